@@ -1,0 +1,40 @@
+# Every target sets up what it needs: `.venv` is made when missing and refreshed when a dependency file changed.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := install
+.PHONY: install test lint format benchmark clean
+
+install: $(STAMP)  ## make .venv with the tested versions
+
+$(BIN)/pip:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+		{ echo "vitrail needs Python >= 3.10: choose one with 'make PYTHON=/path/to/python3'" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(STAMP): pyproject.toml constraints.txt | $(BIN)/pip
+	$(BIN)/python -m pip install -c constraints.txt -e ".[dev]"
+	@touch $@
+
+test: $(STAMP)  ## run the tests; options for pytest go into ARGS
+	$(BIN)/python -m pytest -n auto $(ARGS)
+
+lint: $(STAMP)  ## formatting, rules and types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: $(STAMP)  ## rewrite the sources as `make lint` wants them
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+benchmark: $(STAMP)  ## side by side with timm; prints ratios
+	$(BIN)/python benchmarks/inference.py
+	$(BIN)/python benchmarks/training_step.py
+	$(BIN)/python benchmarks/memory.py
+
+clean:  ## remove the environment, caches and build products
+	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .mypy_cache
+	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,51 @@
+"""vitrail: DeiT, CaiT, ResMLP, PatchConvNet and DeiT III; this module holds the public names and nothing else."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from vitrail.deploy import fold
+    from vitrail.models.catalog import create_model, list_models
+    from vitrail.models.complexity import complexity
+    from vitrail.models.contract import Features
+    from vitrail.weights import load_model, load_weights, save_model, to_timm
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Features",
+    "__version__",
+    "complexity",
+    "create_model",
+    "fold",
+    "list_models",
+    "load_model",
+    "load_weights",
+    "save_model",
+    "to_timm",
+]
+
+# Where each name lives. They are fetched on first use, so that `import vitrail` does not import torch.
+_HOMES = {
+    "Features": "vitrail.models.contract",
+    "complexity": "vitrail.models.complexity",
+    "create_model": "vitrail.models.catalog",
+    "fold": "vitrail.deploy",
+    "list_models": "vitrail.models.catalog",
+    "load_model": "vitrail.weights",
+    "load_weights": "vitrail.weights",
+    "save_model": "vitrail.weights",
+    "to_timm": "vitrail.weights",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'vitrail' has no attribute {name!r}")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

@@ -1,0 +1,81 @@
+"""The command line: finds the verb, runs it, and turns every user error into one line on stderr and exit code 2."""
+
+import argparse
+import difflib
+import os
+import sys
+from typing import NoReturn
+
+import vitrail
+from vitrail.cli import models
+
+# The one table of verbs. A verb is a module with `SUMMARY`, `add_arguments(parser)` and `run(arguments) -> int`; it
+# imports whatever is heavy inside `run`, so that help answers at once.
+VERBS = {
+    "models": models,
+}
+
+_BAD_USAGE = 2
+_INTERRUPTED = 130  # 128 + SIGINT, what shells report
+_BROKEN_PIPE = 141  # 128 + SIGPIPE
+
+
+class _Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are exceptions without usage lines, and name what was probably meant."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(f"{message} (see `{self.prog} --help`)")
+
+    def reject(self, word: str) -> NoReturn:
+        """Raise for a word that this parser has no place for."""
+        if not word.startswith("-"):
+            self.error(f"unexpected argument {word!r}")
+        option = word.partition("=")[0]
+        options = [name for action in self._actions for name in action.option_strings]
+        self.error(f"unknown option {option!r}{_suggest(option, options)}")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command line `argv` (the process's own when None) and return its exit code."""
+    try:
+        code = _run(sys.argv[1:] if argv is None else argv)
+        sys.stdout.flush()  # a closed pipe shows here rather than at the interpreter's exit
+    except ValueError as error:
+        print("vitrail: error:", " ".join(str(error).split()), file=sys.stderr)
+        return _BAD_USAGE
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    except BrokenPipeError:
+        # The reader has left, as in `vitrail models | head`. The interpreter flushes once more at exit: into nothing.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _BROKEN_PIPE
+    return code
+
+
+def _run(argv: list[str]) -> int:
+    parser = _Parser(prog="vitrail", allow_abbrev=False, description="Vision transformers and their relatives.")
+    parser.add_argument("--version", action="version", version=f"vitrail {vitrail.__version__}")
+    subparsers = parser.add_subparsers(title="verbs", metavar="VERB")
+    parsers = {}
+    for name, module in VERBS.items():
+        parsers[name] = subparsers.add_parser(name, help=module.SUMMARY, description=module.__doc__, allow_abbrev=False)
+        module.add_arguments(parsers[name])
+
+    # No option before the verb takes a value, so the first word is the verb: looked up here for a better message.
+    verb = next((word for word in argv if not word.startswith("-")), None)
+    if verb is not None and verb not in VERBS:
+        parser.error(f"unknown verb {verb!r}{_suggest(verb, list(VERBS))}")
+    try:
+        arguments, unknown = parser.parse_known_args(argv)
+    except SystemExit:  # --help and --version have printed their answer
+        return 0
+    if unknown:
+        parsers.get(verb or "", parser).reject(unknown[0])
+    if verb is None:
+        parser.error(f"a verb is missing: {', '.join(VERBS)}")
+    return VERBS[verb].run(arguments)
+
+
+def _suggest(word: str, choices: list[str]) -> str:
+    nearest = difflib.get_close_matches(word, choices, n=1)
+    return f", did you mean {nearest[0]!r}?" if nearest else ""

@@ -1,0 +1,156 @@
+"""List the catalogue: every model with what its paper publishes about it."""
+
+import argparse
+import difflib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from vitrail.models.catalog import Entry
+    from vitrail.models.figures import Result
+
+SUMMARY = "list the models and their published figures"
+
+_COLUMNS = ("model", "params", "drop path", "Layer Scale", "image", "FLOPs", "top-1", "ReaL", "V2", "training")
+_EXPENDABLE = ("training", "Layer Scale", "drop path", "V2", "ReaL")  # a narrow terminal goes without, first to last
+_LEFT_ALIGNED = ("model", "training")
+_GAP = "  "
+_LEGEND = """\
+Params in millions, FLOPs in billions of multiply-adds. Accuracies in %, the best
+published at each image size; * with ImageNet-21k. All rows and sources: --json."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what `vitrail models` takes."""
+    parser.add_argument("pattern", nargs="?", default="*", help="only names like this, e.g. 'cait*' (default: all)")
+    parser.add_argument("--json", action="store_true", help="print every setting and every published row as JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the entries whose names match the pattern."""
+    from vitrail.models.catalog import get_entry, list_models
+
+    names = list_models(arguments.pattern)
+    if not names:
+        raise ValueError(_explain_no_match(arguments.pattern))
+    entries = [get_entry(name) for name in names]
+    print(_as_json(entries) if arguments.json else _as_text(entries))
+    return 0
+
+
+def _explain_no_match(pattern: str) -> str:
+    from vitrail.models.catalog import list_models
+
+    if list_models(f"{pattern}*"):
+        return f"no model is named {pattern!r}; did you mean '{pattern}*'?"
+    nearest = difflib.get_close_matches(pattern.replace("*", ""), list_models(), n=3, cutoff=0.4)
+    hint = f"nearest names: {', '.join(nearest)}" if nearest else "`vitrail models` lists them all"
+    return f"no model matches {pattern!r}; {hint}"
+
+
+def _as_json(entries: "list[Entry]") -> str:
+    import json
+
+    def number(text: str | None) -> float | None:
+        return None if text is None else json.loads(text)  # a printed count such as "86.6" or "1e3" is a JSON number
+
+    records = []
+    for entry in entries:
+        record = dict(vars(entry))
+        if figures := entry.figures:
+            record["figures"] = vars(figures) | {
+                "parameters": number(figures.parameters),
+                "flops": {size: number(text) for size, text in figures.flops.items()},
+                "resized_parameters": {size: number(text) for size, text in figures.resized_parameters.items()},
+                "results": [result._asdict() for result in figures.results],
+                "variants": [
+                    row._asdict() | {"parameters": number(row.parameters), "flops": number(row.flops)}
+                    for row in figures.variants
+                ],
+            }
+        records.append(record)
+    return json.dumps(records, indent=2)
+
+
+def _as_text(entries: "list[Entry]") -> str:
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(soft_wrap=True)  # a line too long for the terminal is never cut
+    with console.capture() as capture:
+        for line, style in _lay_out(entries, width=console.width if console.is_terminal else None):
+            console.print(Text(line, style=style))
+    return f"{capture.get()}\n{_LEGEND}"
+
+
+def _lay_out(entries: "list[Entry]", *, width: int | None) -> "Iterator[tuple[str, str]]":
+    """The table's lines and their styles, at most `width` wide. (rich's own tables take 0.3 s for the catalogue.)"""
+    heading = [{column: column.rpartition(" ")[line] for column in _COLUMNS} for line in (0, 2)]
+    rows = [_describe(entry) for entry in entries]
+    widths = {column: max(len(row[column]) for group in (heading, *rows) for row in group) for column in _COLUMNS}
+    for column in _EXPENDABLE:
+        if width is None or sum(widths.values()) + len(_GAP) * (len(widths) - 1) <= width:
+            break
+        del widths[column]
+
+    def join(row: dict[str, str]) -> str:
+        cells = (
+            row[name].ljust(size) if name in _LEFT_ALIGNED else row[name].rjust(size) for name, size in widths.items()
+        )
+        return _GAP.join(cells).rstrip()
+
+    yield from ((line, "bold") for line in map(join, heading) if line)
+    yield "-" * (sum(widths.values()) + len(_GAP) * (len(widths) - 1)), ""
+    previous = entries[0]
+    for entry, group in zip(entries, rows, strict=True):
+        if _series(entry) != _series(previous):
+            yield "", ""
+        for row in group:
+            yield join(row), "" if row is group[0] else "dim"
+        previous = entry
+
+
+def _series(entry: "Entry") -> str:
+    return entry.name.partition("_")[0]
+
+
+def _describe(entry: "Entry") -> list[dict[str, str]]:
+    """A row per image size in the papers with the best accuracy there, and one more for the best with ImageNet-21k."""
+    row = dict.fromkeys(_COLUMNS, "") | {"model": entry.name}
+    figures = entry.figures
+    if figures is None:
+        return [row]
+    row |= {
+        "params": figures.parameters or "",
+        "drop path": _short(figures.drop_path),
+        "Layer Scale": _short(figures.layer_scale),
+    }
+    rows = []
+    for size in sorted({*figures.flops, *(result.image_size for result in figures.results)}):
+        sized = row | {"image": str(size), "FLOPs": figures.flops.get(size, "")}
+        results = [result for result in figures.results if result.image_size == size]
+        groups = [[result for result in results if _uses_21k(result) is is_21k] for is_21k in (False, True)]
+        best = [max(group, key=lambda result: result.top1) for group in groups if group]
+        rows += [sized | _accuracies(result) for result in best] or [sized]
+    return rows or [row]
+
+
+def _accuracies(result: "Result") -> dict[str, str]:
+    return {
+        "top-1": f"{result.top1}{'*' if _uses_21k(result) else ' '}",
+        "ReaL": "" if result.real is None else str(result.real),
+        "V2": "" if result.v2 is None else str(result.v2),
+        "training": result.training.removeprefix("ImageNet-1k, "),
+    }
+
+
+def _uses_21k(result: "Result") -> bool:
+    return "21k" in result.training
+
+
+def _short(number: float | None) -> str:
+    """The way the papers write a setting: 0.05, 1e-4."""
+    if number is None:
+        return ""
+    return f"{number:.0e}".replace("e-0", "e-") if 0 < number < 0.01 else str(number)

@@ -1,0 +1,104 @@
+"""The layers of a folded model: what is left of a residual layer when all that is constant has been absorbed."""
+
+import torch
+from torch import Tensor, nn
+
+from vitrail.layers.attention import join_heads, split_heads
+
+
+class FoldedResidual(nn.Module):
+    """x + mix(norm(x)), where norm has no weights and mix has absorbed the scale."""
+
+    def __init__(self, *, norm: nn.Module, mix: nn.Module) -> None:
+        super().__init__()
+        self.norm = norm
+        self.mix = mix
+
+    def forward(self, x: Tensor, context: Tensor | None = None) -> Tensor:
+        if context is None:
+            return self.mix(self.norm(x)).add_(x)
+        return self.mix(self.norm(x), self.norm(context)).add_(x)
+
+
+class FoldedFeedForward(nn.Module):
+    """Two linear layers around a GELU that overwrites its input."""
+
+    def __init__(self, *, expand: nn.Linear, contract: nn.Linear) -> None:
+        super().__init__()
+        self.expand = expand
+        self.contract = contract
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.contract(torch.ops.aten.gelu_(self.expand(x)))
+
+
+class FoldedCrossPatch(nn.Module):
+    """ResMLP's whole cross-patch layer (eq. 4.2): x + A (x * scale) + shift.
+
+    A is shared by all channels, so the two scales per channel become one product before it, and what A makes of the
+    constants becomes one shift per patch and channel.
+    """
+
+    weight: Tensor  # [patches, patches]
+    scale: Tensor  # [dim]
+    shift: Tensor  # [patches, dim]
+
+    def __init__(self, *, norm: nn.Module, weight: Tensor, scale: Tensor, shift: Tensor) -> None:
+        super().__init__()
+        self.norm = norm
+        self.register_buffer("weight", weight)
+        self.register_buffer("scale", scale)
+        self.register_buffer("shift", shift)
+
+    def forward(self, x: Tensor, context: Tensor | None = None) -> Tensor:
+        weight = self.weight.expand(x.shape[0], -1, -1)
+        return torch.baddbmm(x + self.shift, weight, self.norm(x) * self.scale)
+
+
+class FoldedClassAttention(nn.Module):
+    """Class-attention that projects no patch: with few queries it is cheaper to move the projections to their side.
+
+    q . (W_k x) = (W_k^T q) . x, and the weighted sum of W_v x is W_v times the weighted sum of x. The bias of the keys
+    adds the same to every score of a query and drops out of the softmax; that of the values is added once.
+    """
+
+    key: Tensor  # [heads, head_dim, dim]
+    value: Tensor  # [heads, dim, head_dim]
+
+    def __init__(
+        self, *, query: nn.Linear, key: Tensor, value: Tensor, proj: nn.Linear, num_heads: int, class_in_keys: bool
+    ) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.class_in_keys = class_in_keys
+        self.query = query  # absorbed the scale of the scores
+        self.register_buffer("key", key)
+        self.register_buffer("value", value)
+        self.proj = proj  # absorbed the bias of the values
+
+    def forward(self, tokens: Tensor, patches: Tensor) -> Tensor:
+        batch, num_tokens, dim = tokens.shape
+        query = torch.matmul(split_heads(self.query(tokens), self.num_heads), self.key).flatten(1, 2)
+        scores = torch.bmm(query, patches.transpose(1, 2))  # [batch, heads * tokens, length]
+        if self.class_in_keys:
+            scores = torch.cat([torch.bmm(query, tokens.transpose(1, 2)), scores], dim=2)
+        weights = scores.softmax(dim=2)
+        pooled = torch.bmm(weights[:, :, -patches.shape[1] :], patches)
+        if self.class_in_keys:
+            pooled = torch.baddbmm(pooled, weights[:, :, :num_tokens], tokens)
+        pooled = pooled.view(batch, self.num_heads, num_tokens, dim)
+        return self.proj(join_heads(torch.matmul(pooled, self.value)))
+
+
+def linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
+    """A linear layer that owns these tensors."""
+    layer = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
+    layer.weight = nn.Parameter(weight.contiguous(), requires_grad=False)
+    if bias is not None:
+        layer.bias = nn.Parameter(bias.contiguous(), requires_grad=False)
+    return layer
+
+
+def pure_layer_norm(norm: nn.LayerNorm) -> nn.LayerNorm:
+    """The same normalisation without its weights."""
+    return nn.LayerNorm(norm.normalized_shape, eps=norm.eps, elementwise_affine=False)

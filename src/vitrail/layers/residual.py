@@ -1,0 +1,202 @@
+"""Residual structure: branches, their scales and how they join the shortcut (CaiT section 2; Three things eq. 2)."""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+
+class DropPath(nn.Module):
+    """Stochastic depth: a sample skips the branch with probability `rate`; the others are scaled to keep the mean."""
+
+    def __init__(self, rate: float = 0.0) -> None:
+        super().__init__()
+        self.rate = rate
+
+    def forward(self, update: Tensor) -> Tensor:
+        if not self.training or self.rate == 0.0:
+            return update
+        keep = 1.0 - self.rate
+        shape = (update.shape[0],) + (1,) * (update.ndim - 1)
+        return update * update.new_empty(shape).bernoulli_(keep).div_(keep)
+
+    def extra_repr(self) -> str:
+        return f"rate={self.rate:g}"
+
+
+class LayerScale(nn.Module):
+    """A learned weight per channel on the output of a branch (CaiT eq. 4).
+
+    `init` is "constant" (every weight is `value`) or "uniform" (drawn from [0, 2 value], supplement A.4).
+    A frozen one keeps the values it is given: the paper's re-training control.
+    """
+
+    def __init__(self, dim: int, *, value: float, init: str = "constant", is_frozen: bool = False) -> None:
+        super().__init__()
+        self.value, self.init = value, init
+        self.weight = nn.Parameter(torch.empty(dim), requires_grad=not is_frozen)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        if self.init == "uniform":
+            nn.init.uniform_(self.weight, 0.0, 2.0 * self.value)
+        else:
+            nn.init.constant_(self.weight, self.value)
+
+    def forward(self, update: Tensor) -> Tensor:
+        return update * self.weight
+
+
+def layer_scales(model: nn.Module) -> dict[str, Tensor]:
+    """Copies of all LayerScale weights of a model, by the name of their module."""
+    return {
+        name: module.weight.detach().clone() for name, module in model.named_modules() if isinstance(module, LayerScale)
+    }
+
+
+@torch.no_grad()
+def freeze_layer_scales(model: nn.Module, values: Mapping[str, Tensor]) -> None:
+    """Set every LayerScale to the values another training found and keep them there (CaiT 4.1.2, re-training)."""
+    own = {name: module for name, module in model.named_modules() if isinstance(module, LayerScale)}
+    if own.keys() != values.keys():
+        raise ValueError(f"the model has {len(own)} LayerScales, the values are for {len(values)}: use the same model")
+    for name, module in own.items():
+        module.weight.copy_(values[name])
+        module.weight.requires_grad_(False)
+
+
+class ScalarScale(nn.Module):
+    """One learned weight for the whole branch: ReZero starts it at 0, Fixup at 1 (CaiT eq. 3)."""
+
+    def __init__(self, *, value: float) -> None:
+        super().__init__()
+        self.value = value
+        self.weight = nn.Parameter(torch.empty(1))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.constant_(self.weight, self.value)
+
+    def forward(self, update: Tensor) -> Tensor:
+        return update * self.weight
+
+
+class ScalarBias(nn.Module):
+    """One learned number added to every component, which Fixup puts before linear layers and activations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.empty(1))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.zeros_(self.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.bias
+
+
+class ConstantScaling(nn.Module):
+    """Shortcut and branch both halved: gating with frozen gates (supplement A.2, after He et al. 2016)."""
+
+    def forward(self, x: Tensor, update: Tensor) -> Tensor:
+        return 0.5 * (x + update)
+
+
+class Gating(nn.Module):
+    """A gate g(x) = sigmoid(W x + b) on the shortcut, 1 - g, and if `exclusive` on the branch too, g (supplement A.2).
+
+    b starts well below zero so that the shortcut starts close to the identity, as He et al. found necessary.
+    """
+
+    initial_bias = -6.0
+
+    def __init__(self, dim: int, *, exclusive: bool) -> None:
+        super().__init__()
+        self.exclusive = exclusive
+        self.gate = nn.Linear(dim, dim)
+
+    def finish_init(self) -> None:
+        nn.init.constant_(self.gate.bias, self.initial_bias)
+
+    def forward(self, x: Tensor, update: Tensor) -> Tensor:
+        gate = torch.sigmoid(self.gate(x))
+        return (1.0 - gate) * x + (gate * update if self.exclusive else update)
+
+
+class LinearShortcut(nn.Module):
+    """A learned linear map in place of the identity, the transformer's 1x1 convolution shortcut (supplement A.2)."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(dim, dim)
+
+    def forward(self, x: Tensor, update: Tensor) -> Tensor:
+        return self.linear(x) + update
+
+
+class DropoutShortcut(nn.Module):
+    """Dropout of rate one half on the shortcut (supplement A.2)."""
+
+    def forward(self, x: Tensor, update: Tensor) -> Tensor:
+        return functional.dropout(x, 0.5, self.training) + update
+
+
+class PostNorm(nn.Module):
+    """Normalisation after the sum, as in the first transformers (CaiT section 2)."""
+
+    def __init__(self, norm: nn.Module) -> None:
+        super().__init__()
+        self.norm = norm
+
+    def forward(self, x: Tensor, update: Tensor) -> Tensor:
+        return self.norm(x + update)
+
+
+class Branch(nn.Module):
+    """What a residual layer adds to its input: drop_path(scale(mix(norm(x)))).
+
+    With a context, the branch updates x from both: mix sees norm(x) and norm(context).
+    """
+
+    def __init__(
+        self, *, norm: nn.Module, mix: nn.Module, scale: nn.Module | None = None, drop_path: float = 0.0
+    ) -> None:
+        super().__init__()
+        self.norm = norm
+        self.mix = mix
+        self.scale = scale if scale is not None else nn.Identity()
+        self.drop_path = DropPath(drop_path)
+
+    def forward(self, x: Tensor, context: Tensor | None = None) -> Tensor:
+        if context is None:
+            return self.drop_path(self.scale(self.mix(self.norm(x))))
+        return self.drop_path(self.scale(self.mix(self.norm(x), self.norm(context))))
+
+
+class Residual(nn.Module):
+    """x + branch_1(x) + ... + branch_n(x); `join` replaces the plain sum where a paper tries another shortcut."""
+
+    def __init__(self, branches: Sequence[nn.Module], *, join: nn.Module | None = None) -> None:
+        super().__init__()
+        self.branches = nn.ModuleList(branches)
+        self.join = join
+
+    def forward(self, x: Tensor, context: Tensor | None = None) -> Tensor:
+        update = self.branches[0](x, context)
+        for branch in self.branches[1:]:
+            update = update + branch(x, context)
+        return x + update if self.join is None else self.join(x, update)
+
+
+class Block(nn.Module):
+    """The two residual layers all these models repeat: one across patches, then one within each."""
+
+    def __init__(self, *, communication: nn.Module, feed_forward: nn.Module) -> None:
+        super().__init__()
+        self.communication = communication
+        self.feed_forward = feed_forward
+
+    def forward(self, x: Tensor, context: Tensor | None = None) -> Tensor:
+        return self.feed_forward(self.communication(x, context))

@@ -1,0 +1,166 @@
+"""Talking-heads attention (thesis 3.7, after Shazeer et al.) in the fastest exact form for its input."""
+
+from contextlib import AbstractContextManager, nullcontext
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from vitrail.layers.talking_heads_forms import (
+    HeadMixing,
+    Tiling,
+    attend_fused,
+    attend_plain,
+    attend_tiled,
+    differentiate_tiled,
+)
+
+# Measured: maps of about this size, and a second buffer as large, stay in the caches of a CPU.
+CPU_TILE_BYTES = 5 << 19
+# Elsewhere only memory limits a tile: the backward pass holds four of them.
+DEVICE_TILE_BYTES = 1 << 28
+# Smaller maps are worth more taken several images at a time than mixed row by row.
+ROW_MIXING_ELEMENTS = 1 << 16
+# The fused form costs `heads` times the products. Low-precision matrix units make up for four heads, but no further;
+# and their kernels take heads of up to 256 dimensions.
+FUSED_MAX_HEADS = 4
+FUSED_MAX_DIM = 256
+
+
+def talking_heads_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    before_weight: Tensor,
+    before_bias: Tensor,
+    after_weight: Tensor,
+    after_bias: Tensor,
+) -> Tensor:
+    """Attention whose heads are mixed linearly before and after the softmax.
+
+    Tokens are [batch, heads, length, head_dim], the queries not yet scaled; weights are [heads, heads] as in nn.Linear
+    and biases [heads]. In order:
+
+        scores[i]    = query[i] key[i]^T / sqrt(head_dim)
+        attention[j] = softmax(sum_i before_weight[j, i] scores[i] + before_bias[j])
+        result[k]    = (sum_j after_weight[k, j] attention[j] + after_bias[k]) value[k]
+
+    The result lies in memory as [batch, length, heads, head_dim]: joining its heads with `transpose(1, 2).flatten(2)`
+    copies nothing. For the backward pass only the inputs are kept and the maps are computed once more; that pass
+    cannot itself be differentiated.
+    """
+    mixing = HeadMixing(
+        before_weight=before_weight, before_bias=before_bias, after_weight=after_weight, after_bias=after_bias
+    )
+    _check(query, key=key, value=value, mixing=mixing)
+    if _needs_plain(query):
+        return attend_plain(query, key=key, value=value, mixing=mixing)
+    inputs = (query, key, value, before_weight, before_bias, after_weight, after_bias)
+    if torch.is_grad_enabled() and any(each.requires_grad for each in inputs):
+        return _Recomputed.apply(*inputs)
+    return _attend(query, key=key, value=value, mixing=mixing)
+
+
+def working_dtype(query: Tensor) -> torch.dtype:
+    """The type to compute in: a CPU that only emulates 16-bit products is many times faster, and exact, in fp32."""
+    if query.device.type != "cpu" or query.dtype not in (torch.bfloat16, torch.float16):
+        return query.dtype
+    return torch.bfloat16 if query.dtype == torch.bfloat16 and has_native_bfloat16() else torch.float32
+
+
+@cache
+def has_native_bfloat16() -> bool:
+    """Whether this CPU has instructions for bfloat16 products and torch a library that uses them."""
+    probes = ("_is_amx_tile_supported", "_is_avx512_bf16_supported")  # torch has no public ones
+    is_supported = any(getattr(torch.cpu, probe, bool)() for probe in probes)
+    return is_supported and torch.backends.mkldnn.is_available()
+
+
+def prefers_fused(query: Tensor) -> bool:
+    """Whether the fused form is the fastest for queries that are already in their working type."""
+    _, heads, _, head_dim = query.shape
+    is_low_precision = query.dtype in (torch.bfloat16, torch.float16)
+    return heads == 1 or (is_low_precision and heads <= FUSED_MAX_HEADS and heads * head_dim <= FUSED_MAX_DIM)
+
+
+def plan_tiles(query: Tensor, *, key: Tensor) -> Tiling:
+    """Tiles that stay in cache: several small images, one image, or some of its rows."""
+    batch, heads, num_queries, _ = query.shape
+    row_elements = heads * key.shape[2]
+    is_cpu = query.device.type == "cpu"
+    budget = (CPU_TILE_BYTES if is_cpu else DEVICE_TILE_BYTES) // query.element_size()
+    has_small_products = is_cpu and query.dtype in (torch.float32, torch.float64) and torch.backends.mkl.is_available()
+    if has_small_products and row_elements * num_queries >= ROW_MIXING_ELEMENTS:
+        return Tiling(images=1, rows=_even_part(num_queries, budget // row_elements), is_mixed_by_row=True)
+    images = _even_part(batch, budget // (row_elements * num_queries))
+    return Tiling(images=images, rows=_even_part(num_queries, budget // row_elements), is_mixed_by_row=False)
+
+
+def _even_part(total: int, limit: int) -> int:
+    """The size of the parts when the total is cut as evenly as possible into parts within the limit."""
+    num_parts = -(-total // max(1, limit))
+    return -(-total // num_parts)
+
+
+class _Recomputed(torch.autograd.Function):
+    """Talking-heads attention that saves its inputs and none of its maps."""
+
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, *weights: Tensor) -> Tensor:
+        ctx.save_for_backward(query, key, value, *weights)
+        return _attend(query, key=key, value=value, mixing=HeadMixing(*weights))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, ...]:
+        inputs: tuple[Tensor, ...] = ctx.saved_tensors
+        dtype = working_dtype(inputs[0])
+        query, key, value = (each.to(dtype) for each in inputs[:3])
+        with _without_autocast(query):
+            gradients = differentiate_tiled(
+                gradient.to(dtype),
+                query=query,
+                key=key,
+                value=value,
+                mixing=HeadMixing(*inputs[3:]),
+                tiling=plan_tiles(query, key=key),
+            )
+        return tuple(each.to(like.dtype) for each, like in zip(gradients, inputs, strict=True))
+
+
+def _attend(query: Tensor, *, key: Tensor, value: Tensor, mixing: HeadMixing) -> Tensor:
+    dtype, result_dtype = working_dtype(query), query.dtype
+    query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
+    with _without_autocast(query):
+        if prefers_fused(query):
+            output = attend_fused(query, key=key, value=value, mixing=mixing)
+        else:
+            tiling = plan_tiles(query, key=key)
+            output = attend_tiled(query, key=key, value=value, mixing=mixing, tiling=tiling)
+    return output.to(result_dtype)
+
+
+def _without_autocast(query: Tensor) -> AbstractContextManager[Any]:
+    """The types are chosen here; autocast must not change them again."""
+    if torch.is_autocast_enabled(query.device.type):
+        return torch.autocast(query.device.type, enabled=False)
+    return nullcontext()
+
+
+def _needs_plain(query: Tensor) -> bool:
+    """Whether the computation is only recorded, or there is nothing to compute."""
+    is_recorded = torch.compiler.is_compiling() or torch.jit.is_tracing() or query.device.type == "meta"
+    return is_recorded or query.numel() == 0
+
+
+def _check(query: Tensor, *, key: Tensor, value: Tensor, mixing: HeadMixing) -> None:
+    batch, heads, _, head_dim = query.shape
+    if key.shape != value.shape or (key.shape[0], key.shape[1], key.shape[3]) != (batch, heads, head_dim):
+        shapes = ", ".join(str(list(each.shape)) for each in (query, key, value))
+        raise ValueError(f"query, key and value must be [batch, heads, length, head_dim] alike, not {shapes}")
+    for weight in (mixing.before_weight, mixing.after_weight):
+        if weight.shape != (heads, heads):
+            raise ValueError(f"mixing weights for {heads} heads must be [{heads}, {heads}], not {list(weight.shape)}")

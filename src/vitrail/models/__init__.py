@@ -1,0 +1,1 @@
+"""Backbones: from an image to its Features. Importing this package does not import torch."""

@@ -1,0 +1,38 @@
+"""From a family and settings to a model with initial weights."""
+
+from typing import Any
+
+import torch
+
+from vitrail.models.cait import CaiT, CaiTConfig
+from vitrail.models.contract import ImageConfig, Model, Preprocessing, config_from_settings, materialize
+from vitrail.models.patchconvnet import PatchConvNet, PatchConvNetConfig
+from vitrail.models.resmlp import ResMLP, ResMLPConfig
+from vitrail.models.timm_backbone import TimmBackbone, TimmConfig
+from vitrail.models.vit import VisionTransformer, ViTConfig
+
+FAMILIES: dict[str, tuple[type[ImageConfig], type[Model]]] = {
+    "vit": (ViTConfig, VisionTransformer),
+    "cait": (CaiTConfig, CaiT),
+    "resmlp": (ResMLPConfig, ResMLP),
+    "patchconvnet": (PatchConvNetConfig, PatchConvNet),
+}
+
+
+def build_model(family: str, *, name: str, settings: dict[str, Any], crop_ratio: float = 0.875) -> Model:
+    """A model of a family; memory is taken once, by the initial weights."""
+    config_class, model_class = FAMILIES[family]
+    config = config_from_settings(config_class, name, settings)
+    with torch.device("meta"):
+        model = model_class(config)
+    model.name, model.family = name, family
+    model.preprocessing = Preprocessing(crop_ratio=crop_ratio)
+    return materialize(model)
+
+
+def build_timm_model(timm_name: str, **settings: Any) -> Model:
+    """A timm backbone behind our contract."""
+    config = config_from_settings(TimmConfig, f"timm/{timm_name}", {"timm_name": timm_name, **settings})
+    model = TimmBackbone(config)
+    model.name, model.family = f"timm/{timm_name}", "timm"
+    return model

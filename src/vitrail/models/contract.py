@@ -1,0 +1,209 @@
+"""What every model takes and gives: Features, the common part of the configs, and the base class of the models."""
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from vitrail.layers.classifier import Classifier, DistilledClassifier, PerClassClassifier
+from vitrail.layers.stem import Stem, make_stem
+
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+
+
+class Features(NamedTuple):
+    """What a backbone says about an image, after the final normalisation."""
+
+    summary: Tensor  # [batch, tokens, dim]: 1 token; 2 with distillation; one per class for per-class pooling
+    patches: Tensor  # [batch, dim, height, width]
+    levels: tuple[Tensor, ...] = ()  # maps after the blocks that were asked for, each [batch, dim, height, width]
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """How an image is prepared before a model sees it."""
+
+    crop_ratio: float = 0.875  # side of the centre crop over the resized short side
+    interpolation: str = "bicubic"
+    mean: tuple[float, ...] = IMAGENET_MEAN
+    std: tuple[float, ...] = IMAGENET_STD
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageConfig:
+    """Settings every family has."""
+
+    image_size: int | tuple[int, int] = 224  # side, or height and width
+    patch_size: int = 16
+    in_channels: int = 3
+    num_classes: int = 1000  # 0 gives the pooled embedding instead of logits
+    dim: int = 384  # width of a patch
+    depth: int = 12  # blocks of the trunk
+    stem: str = "linear"
+    drop_path: float = 0.0  # stochastic depth
+    drop_path_schedule: str = "uniform"  # or "linear": from 0 at the first block to the full rate at the last
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.image_size, int):
+            object.__setattr__(self, "image_size", tuple(self.image_size))  # JSON gives a list
+        self.check_counts("patch_size", "in_channels", "dim", "depth")
+        self.check_counts("num_classes", least=0)
+        self.check_choice("drop_path_schedule", ("uniform", "linear"))
+        height, width = self.size
+        for side in (height, width):
+            if not isinstance(side, int) or side < self.patch_size:
+                raise ValueError(f"image_size {self.image_size} must be at least one patch of {self.patch_size} pixels")
+        if not isinstance(self.drop_path, (int, float)) or not 0.0 <= self.drop_path < 1.0:
+            raise ValueError(f"drop_path must be in [0, 1), not {self.drop_path!r}")
+
+    def check_counts(self, *names: str, least: int = 1) -> None:
+        for name in names:
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                raise ValueError(f"{name} must be a whole number of at least {least}, not {value!r}")
+
+    def check_choice(self, name: str, choices: Sequence[str]) -> None:
+        if getattr(self, name) not in choices:
+            raise ValueError(f"{name} must be one of {', '.join(choices)}, not {getattr(self, name)!r}")
+
+    def check_heads(self, num_heads: int) -> None:
+        if self.dim % num_heads:
+            divisors = [count for count in range(1, self.dim + 1) if self.dim % count == 0]
+            near = sorted(divisors, key=lambda count: abs(count - num_heads))[:3]
+            raise ValueError(
+                f"num_heads {num_heads} does not divide dim {self.dim}: try {', '.join(map(str, sorted(near)))}"
+            )
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width of the image."""
+        return (self.image_size, self.image_size) if isinstance(self.image_size, int) else self.image_size
+
+    @property
+    def drop_path_rates(self) -> list[float]:
+        """The rate of each block."""
+        if self.drop_path_schedule == "uniform" or self.depth == 1:
+            return [self.drop_path] * self.depth
+        return [self.drop_path * index / (self.depth - 1) for index in range(self.depth)]
+
+
+class Model(nn.Module):
+    """An image classifier: features, then a linear head.
+
+    A family implements `features`; it may also implement `summarize`, the part of it the head needs, more cheaply.
+    """
+
+    config: Any
+    blocks: Any  # the trunk, where the family has one
+    head: nn.Module
+    preprocessing: Preprocessing
+    name: str = ""  # in the catalogue, or timm/NAME
+    family: str = ""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__()
+        self.config = config
+        self.preprocessing = Preprocessing()
+
+    def forward(self, images: Tensor) -> Any:
+        """Logits [batch, classes]; a model with a distillation token returns two of them when training."""
+        return self.head(self.summarize(images))
+
+    def summarize(self, images: Tensor) -> Tensor:
+        """The summary tokens of `features`."""
+        return self.features(images).summary
+
+    def features(self, images: Tensor, *, levels: Sequence[int] = ()) -> Features:
+        """Summary tokens and the map of patches; `levels` are indices of blocks whose maps are wanted too."""
+        raise NotImplementedError
+
+    def init_weights(self) -> None:
+        """Set every parameter and buffer to the value training starts from."""
+        initialize(self)
+
+    def check_images(self, images: Tensor) -> None:
+        if images.ndim != 4 or images.shape[1] != self.config.in_channels:
+            raise ValueError(
+                f"expected images of shape [batch, {self.config.in_channels}, height, width], got {list(images.shape)}"
+            )
+
+    def check_levels(self, levels: Sequence[int]) -> list[int]:
+        """Indices of blocks, with negative ones counted from the end."""
+        depth = self.config.depth
+        for level in levels:
+            if not -depth <= level < depth:
+                raise ValueError(f"level {level} is not one of the {depth} blocks")
+        return [level % depth for level in levels]
+
+
+@runtime_checkable
+class _SetsItself(Protocol):
+    """A layer with a rule for its own parameters."""
+
+    def reset_parameters(self) -> None: ...
+
+
+@runtime_checkable
+class _FinishesInit(Protocol):
+    """A layer with a rule for its parts, applied after theirs."""
+
+    def finish_init(self) -> None: ...
+
+
+def initialize(module: nn.Module) -> None:
+    """Linear layers as the official models start them; every other part by its own rule."""
+    for part in module.modules():
+        if isinstance(part, nn.Linear):
+            nn.init.trunc_normal_(part.weight, std=0.02)
+            if part.bias is not None:
+                nn.init.zeros_(part.bias)
+        elif isinstance(part, _SetsItself):
+            part.reset_parameters()
+    for part in module.modules():
+        if isinstance(part, _FinishesInit):
+            part.finish_init()
+
+
+def stem_of(config: ImageConfig) -> Stem:
+    """The stem a config asks for; an image that can't be cut is refused here, before anything is built."""
+    stem = make_stem(config.stem, in_channels=config.in_channels, dim=config.dim, patch_size=config.patch_size)
+    stem.grid(*config.size)
+    return stem
+
+
+def head_of(config: ImageConfig, *, distilled: bool = False, per_class: bool = False) -> nn.Module:
+    """The linear classifier that fits the summary tokens of a config."""
+    kind = PerClassClassifier if per_class else DistilledClassifier if distilled else Classifier
+    return kind(config.dim, num_classes=config.num_classes)
+
+
+def to_maps(patches: Tensor, grid: tuple[int, int]) -> Tensor:
+    """[batch, length, dim] -> [batch, dim, height, width], a view."""
+    return patches.transpose(1, 2).unflatten(2, grid)
+
+
+def config_from_settings(kind: type, name: str, settings: dict[str, Any]) -> Any:
+    """A config of class `kind`; a setting it does not have is an error that offers the nearest names."""
+    import difflib
+
+    known = [field.name for field in dataclasses.fields(kind)]
+    for setting in settings:
+        if setting not in known:
+            near = difflib.get_close_matches(setting, known, n=3)
+            hint = f"did you mean {', '.join(near)}?" if near else f"it has {', '.join(known)}"
+            raise ValueError(f"{name} has no setting {setting!r}: {hint}")
+    return kind(**settings)
+
+
+def materialize(model: Model) -> Model:
+    """Give a model built on the meta device memory and initial weights on the default device."""
+    device = torch.get_default_device()
+    if device.type == "meta":
+        return model
+    model.to_empty(device=device)
+    model.init_weights()
+    return model

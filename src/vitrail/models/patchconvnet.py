@@ -1,0 +1,119 @@
+"""PatchConvNet: a columnar convolutional trunk with attention-based pooling (thesis chapter 5)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from vitrail.layers.attention import ClassAttention
+from vitrail.layers.mixing import ConvolutionMix
+from vitrail.layers.mlp import FeedForward
+from vitrail.layers.norm import EPSILON, make_norm
+from vitrail.layers.pooling import ClassStage
+from vitrail.layers.residual import Block, Branch, LayerScale, Residual
+from vitrail.models.contract import Features, ImageConfig, Model, head_of, stem_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class PatchConvNetConfig(ImageConfig):
+    """Settings of a PatchConvNet."""
+
+    stem: str = "conv"
+    norm: str = "layer"  # or "batch" (table 5.8)
+    layer_scale: float = 1e-6  # initial value of LayerScale
+    pool: str = "attention"  # or "average"
+    num_heads: int = 1  # heads of the pooling attention
+    per_class_tokens: bool = False  # one pooling token, and so one attention map, per class
+    distilled: bool = False  # a second pooling token with a head of its own
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_choice("norm", ("layer", "batch"))
+        self.check_choice("pool", ("attention", "average"))
+        self.check_counts("num_heads")
+        self.check_heads(self.num_heads)
+        if self.pool == "average" and (self.per_class_tokens or self.distilled or self.num_heads != 1):
+            raise ValueError("pool='average' has no tokens: leave per_class_tokens, distilled and num_heads out")
+        if self.per_class_tokens and self.distilled:
+            raise ValueError("per_class_tokens and distilled can't be combined: choose one")
+        if self.per_class_tokens and self.num_classes == 0:
+            raise ValueError("per_class_tokens needs num_classes of at least 1")
+        if not isinstance(self.layer_scale, (int, float)):
+            raise ValueError(f"layer_scale must be a number, not {self.layer_scale!r}")
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of the pooling stage."""
+        return self.num_classes if self.per_class_tokens else 1 + self.distilled
+
+
+def make_pooling_block(dim: int, *, num_heads: int, class_in_keys: bool, layer_scale: float) -> Block:
+    """The learned aggregation of 5.2.1: one attention layer, without biases, and a feed-forward network of ratio 3."""
+
+    def residual(mix: nn.Module) -> Residual:
+        norm = nn.LayerNorm(dim, eps=EPSILON)
+        return Residual([Branch(norm=norm, mix=mix, scale=LayerScale(dim, value=layer_scale))])
+
+    attention = ClassAttention(dim, num_heads=num_heads, bias=False, class_in_keys=class_in_keys)
+    return Block(communication=residual(attention), feed_forward=residual(FeedForward(dim, hidden_dim=3 * dim)))
+
+
+def make_pooling_stage(
+    dim: int, *, num_tokens: int = 1, num_heads: int = 1, class_in_keys: bool = True, layer_scale: float = 1e-6
+) -> ClassStage:
+    """One block of learned aggregation for `num_tokens` tokens."""
+    block = make_pooling_block(dim, num_heads=num_heads, class_in_keys=class_in_keys, layer_scale=layer_scale)
+    return ClassStage(dim, num_tokens=num_tokens, blocks=[block])
+
+
+class PatchConvNet(Model):
+    """Convolutional blocks at one resolution, channels last in memory from the stem on, then learned aggregation."""
+
+    config: PatchConvNetConfig
+
+    def __init__(self, config: PatchConvNetConfig) -> None:
+        super().__init__(config)
+        self.stem = stem_of(config)
+        self.blocks = nn.ModuleList(
+            Residual(
+                [
+                    Branch(
+                        norm=make_norm(config.norm, config.dim),
+                        mix=ConvolutionMix(config.dim),
+                        scale=LayerScale(config.dim, value=config.layer_scale),
+                        drop_path=rate,
+                    )
+                ]
+            )
+            for rate in config.drop_path_rates
+        )
+        self.class_stage = (
+            make_pooling_stage(
+                config.dim,
+                num_tokens=config.num_tokens,
+                num_heads=config.num_heads,
+                class_in_keys=not config.per_class_tokens,
+                layer_scale=config.layer_scale,
+            )
+            if config.pool == "attention"
+            else None
+        )
+        self.norm = nn.LayerNorm(config.dim, eps=EPSILON)
+        self.head = head_of(config, distilled=config.distilled, per_class=config.per_class_tokens)
+
+    def features(self, images: Tensor, *, levels: Sequence[int] = ()) -> Features:
+        wanted = self.check_levels(levels)
+        self.check_images(images)
+        self.stem.grid(*images.shape[-2:])
+        x = self.stem(images).permute(0, 2, 3, 1).contiguous()
+        maps = {}
+        for index, block in enumerate(self.blocks):
+            x = block(x)
+            if index in wanted:
+                maps[index] = x.permute(0, 3, 1, 2)
+        patches = self.norm(x)
+        if self.class_stage is None:
+            summary = patches.mean(dim=(1, 2)).unsqueeze(1)
+        else:
+            summary = self.norm(self.class_stage(x.flatten(1, 2)))
+        return Features(summary, patches.permute(0, 3, 1, 2), tuple(maps[level] for level in wanted))

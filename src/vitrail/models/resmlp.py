@@ -1,0 +1,107 @@
+"""ResMLP: residual networks of linear layers across patches and MLPs within them (thesis chapter 4)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from vitrail.layers.mixing import CrossPatchLinear, CrossPatchMLP, PatchConvolution
+from vitrail.layers.mlp import FeedForward
+from vitrail.layers.norm import make_norm
+from vitrail.layers.pooling import ClassLinear, ClassStage
+from vitrail.layers.residual import Block, Branch, LayerScale, Residual
+from vitrail.models.contract import Features, ImageConfig, Model, head_of, stem_of, to_maps
+
+COMMUNICATIONS = ("linear", "none", "mlp", "conv", "depthwise", "separable")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResMLPConfig(ImageConfig):
+    """Settings of a ResMLP."""
+
+    mlp_ratio: float = 4.0  # hidden width of the feed-forward network over dim
+    layer_scale: float = 0.1  # initial value of the scale after a branch
+    norm: str = "affine"  # Aff of eq. 4.1, or "layer" (table 4.3)
+    communication: str = "linear"  # across patches, one of COMMUNICATIONS (table 4.3)
+    pool: str = "average"  # or "class_mlp"
+    class_depth: int = 2  # layers of the class-MLP
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_choice("norm", ("affine", "layer"))
+        self.check_choice("communication", COMMUNICATIONS)
+        self.check_choice("pool", ("average", "class_mlp"))
+        self.check_counts("class_depth")
+        if not isinstance(self.layer_scale, (int, float)):
+            raise ValueError(f"layer_scale must be a number, not {self.layer_scale!r}")
+
+
+class ResMLP(Model):
+    """Patches through cross-patch and cross-channel layers; no positions and no attention.
+
+    The cross-patch layer ties the model to its image size; weights move to another one by interpolation.
+    """
+
+    config: ResMLPConfig
+
+    def __init__(self, config: ResMLPConfig) -> None:
+        super().__init__(config)
+        self.stem = stem_of(config)
+        self.grid = self.stem.grid(*config.size)
+        self.blocks = nn.ModuleList(self.make_block(rate) for rate in config.drop_path_rates)
+        self.norm = make_norm(config.norm, config.dim)
+        self.class_stage = (
+            ClassStage(config.dim, num_tokens=1, blocks=[self.make_class_block() for _ in range(config.class_depth)])
+            if config.pool == "class_mlp"
+            else None
+        )
+        self.head = head_of(config)
+
+    def make_block(self, drop_path: float) -> nn.Module:
+        feed_forward = self.residual(self.feed_forward(), drop_path)
+        if self.config.communication == "none":
+            return feed_forward
+        return Block(communication=self.residual(self.cross_patch(), drop_path), feed_forward=feed_forward)
+
+    def make_class_block(self) -> Block:
+        look = self.residual(ClassLinear(self.grid[0] * self.grid[1]), 0.0)
+        return Block(communication=look, feed_forward=self.residual(self.feed_forward(), 0.0))
+
+    def residual(self, mix: nn.Module, drop_path: float) -> Residual:
+        dim = self.config.dim
+        scale = LayerScale(dim, value=self.config.layer_scale)
+        return Residual([Branch(norm=make_norm(self.config.norm, dim), mix=mix, scale=scale, drop_path=drop_path)])
+
+    def feed_forward(self) -> FeedForward:
+        return FeedForward(self.config.dim, hidden_dim=int(self.config.dim * self.config.mlp_ratio))
+
+    def cross_patch(self) -> nn.Module:
+        num_patches = self.grid[0] * self.grid[1]
+        match self.config.communication:
+            case "linear":
+                return CrossPatchLinear(num_patches)
+            case "mlp":
+                return CrossPatchMLP(num_patches)
+            case "conv":
+                return PatchConvolution(self.config.dim, kind="full", grid=self.grid)
+        return PatchConvolution(self.config.dim, kind=self.config.communication, grid=self.grid)
+
+    def features(self, images: Tensor, *, levels: Sequence[int] = ()) -> Features:
+        wanted = self.check_levels(levels)
+        self.check_images(images)
+        grid = self.stem.grid(*images.shape[-2:])
+        if grid != self.grid:
+            height, width = images.shape[-2:]
+            raise ValueError(
+                f"this ResMLP was made for images of {'x'.join(map(str, self.config.size))}, not {height}x{width}: "
+                "create it with that image_size; load_weights interpolates the cross-patch layers"
+            )
+        x = self.stem(images).flatten(2).transpose(1, 2)
+        maps = {}
+        for index, block in enumerate(self.blocks):
+            x = block(x)
+            if index in wanted:
+                maps[index] = to_maps(x, grid)
+        patches = self.norm(x)
+        summary = patches.mean(dim=1, keepdim=True) if self.class_stage is None else self.norm(self.class_stage(x))
+        return Features(summary, to_maps(patches, grid), tuple(maps[level] for level in wanted))

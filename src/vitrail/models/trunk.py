@@ -1,0 +1,183 @@
+"""The transformer trunk that ViT and CaiT share, with every residual structure the papers compare (thesis 3.5)."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from vitrail.layers.attention import SelfAttention, TalkingHeadsAttention
+from vitrail.layers.mlp import FeedForward
+from vitrail.layers.norm import EPSILON
+from vitrail.layers.residual import (
+    Block,
+    Branch,
+    ConstantScaling,
+    DropoutShortcut,
+    Gating,
+    LayerScale,
+    LinearShortcut,
+    PostNorm,
+    Residual,
+    ScalarBias,
+    ScalarScale,
+)
+from vitrail.models.contract import ImageConfig
+
+SCALAR_STYLES = {"rezero": 0.0, "fixup": 1.0, "t_fixup": 1.0}  # initial weight of a branch
+RESIDUAL_STYLES = (
+    "pre_norm",
+    "rezero",
+    "scalar",
+    "fixup",
+    "t_fixup",
+    "constant_scaling",
+    "exclusive_gating",
+    "shortcut_gating",
+    "linear_shortcut",
+    "dropout_shortcut",
+    "post_norm",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrunkConfig(ImageConfig):
+    """Settings of a trunk of attention and feed-forward layers."""
+
+    num_heads: int = 6
+    mlp_ratio: float = 4.0  # hidden width of the feed-forward network over dim
+    num_branches: int = 1  # attention (and feed-forward) layers side by side in a block, Three things eq. 2
+    talking_heads: bool = False
+    layer_scale: float | None = None  # initial value e of LayerScale or of the scalar weights; None: none
+    layer_scale_init: str = "constant"  # or "uniform": drawn from [0, 2e]
+    layer_scale_frozen: bool = False  # keep the values given: the re-training control
+    residual: str = "pre_norm"  # one of RESIDUAL_STYLES
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_counts("num_heads", "num_branches")
+        self.check_heads(self.num_heads)
+        self.check_choice("residual", RESIDUAL_STYLES)
+        self.check_choice("layer_scale_init", ("constant", "uniform"))
+        if not isinstance(self.mlp_ratio, (int, float)) or self.mlp_ratio <= 0:
+            raise ValueError(f"mlp_ratio must be positive, not {self.mlp_ratio!r}")
+        if self.layer_scale is not None and not isinstance(self.layer_scale, (int, float)):
+            raise ValueError(f"layer_scale must be a number or None, not {self.layer_scale!r}")
+        if self.residual == "scalar" and self.layer_scale is None:
+            raise ValueError("residual='scalar' needs its initial value: pass layer_scale, e.g. 1e-5")
+        if self.residual not in ("pre_norm", "scalar") and self.layer_scale is not None:
+            raise ValueError(f"residual={self.residual!r} takes the place of LayerScale: pass layer_scale=None with it")
+        if self.layer_scale is None and (self.layer_scale_frozen or self.layer_scale_init != "constant"):
+            raise ValueError("layer_scale_init and layer_scale_frozen need a layer_scale")
+
+
+def scale_of(config: TrunkConfig) -> nn.Module | None:
+    """What multiplies a branch of the trunk."""
+    if config.residual in SCALAR_STYLES:
+        return ScalarScale(value=SCALAR_STYLES[config.residual])
+    if config.layer_scale is None:
+        return None
+    if config.residual == "scalar":
+        return ScalarScale(value=config.layer_scale)
+    return LayerScale(
+        config.dim, value=config.layer_scale, init=config.layer_scale_init, is_frozen=config.layer_scale_frozen
+    )
+
+
+def join_of(config: TrunkConfig) -> nn.Module | None:
+    """What joins the branches to the shortcut, where it is not a plain sum."""
+    match config.residual:
+        case "constant_scaling":
+            return ConstantScaling()
+        case "exclusive_gating":
+            return Gating(config.dim, exclusive=True)
+        case "shortcut_gating":
+            return Gating(config.dim, exclusive=False)
+        case "linear_shortcut":
+            return LinearShortcut(config.dim)
+        case "dropout_shortcut":
+            return DropoutShortcut()
+        case "post_norm":
+            return PostNorm(nn.LayerNorm(config.dim, eps=EPSILON))
+    return None
+
+
+def norm_of(config: TrunkConfig) -> nn.Module:
+    """What comes before the mixing of a branch: LayerNorm, for Fixup with its scalar bias."""
+    if config.residual == "post_norm":
+        return nn.Identity()
+    norm = nn.LayerNorm(config.dim, eps=EPSILON)
+    return nn.Sequential(norm, ScalarBias()) if config.residual == "fixup" else norm
+
+
+def attention_of(config: TrunkConfig) -> nn.Module:
+    kind = TalkingHeadsAttention if config.talking_heads else SelfAttention
+    return kind(config.dim, num_heads=config.num_heads, scalar_bias=config.residual == "fixup")
+
+
+def feed_forward_of(config: TrunkConfig) -> nn.Module:
+    hidden_dim = int(config.dim * config.mlp_ratio)
+    return FeedForward(config.dim, hidden_dim=hidden_dim, scalar_bias=config.residual == "fixup")
+
+
+def make_block(config: TrunkConfig, *, drop_path: float) -> Block:
+    """Attention branches, then feed-forward branches."""
+
+    def residual(mixes: list[nn.Module]) -> Residual:
+        branches = [Branch(norm=norm_of(config), mix=mix, scale=scale_of(config), drop_path=drop_path) for mix in mixes]
+        return Residual(branches, join=join_of(config))
+
+    return Block(
+        communication=residual([attention_of(config) for _ in range(config.num_branches)]),
+        feed_forward=residual([feed_forward_of(config) for _ in range(config.num_branches)]),
+    )
+
+
+def make_trunk(config: TrunkConfig) -> nn.ModuleList:
+    """All blocks, each with its rate of stochastic depth."""
+    return nn.ModuleList(make_block(config, drop_path=rate) for rate in config.drop_path_rates)
+
+
+@torch.no_grad()
+def apply_residual_init(blocks: nn.ModuleList, config: TrunkConfig) -> None:
+    """The initialisation rules that come with a residual style; other styles need none."""
+    if config.residual == "fixup":
+        apply_fixup(blocks, config)
+    elif config.residual == "t_fixup":
+        apply_t_fixup(blocks, config)
+
+
+def apply_fixup(blocks: nn.ModuleList, config: TrunkConfig) -> None:
+    """Fixup (Zhang et al. 2019): the last layer of a branch starts at zero, the others are scaled by L^(-1/(2m-2)).
+
+    L is the number of residual branches in sequence and m = 2 the number of layers of a branch: the two of the
+    feed-forward network; values and output of the attention, whose queries and keys act through the softmax only.
+    """
+    num_branches = 2 * len(blocks)
+    shrink = num_branches**-0.5
+    for layer in blocks.modules():
+        if isinstance(layer, SelfAttention):
+            values_of(layer.qkv.weight, config.dim).mul_(shrink)
+            layer.proj.weight.zero_()
+        elif isinstance(layer, FeedForward):
+            nn.init.kaiming_normal_(layer.expand.weight)
+            layer.expand.weight.mul_(shrink)
+            layer.contract.weight.zero_()
+
+
+def apply_t_fixup(blocks: nn.ModuleList, config: TrunkConfig) -> None:
+    """T-Fixup (Huang et al. 2020), encoder side: Xavier everywhere, then values, outputs and MLP by 0.67 N^(-1/4)."""
+    shrink = 0.67 * len(blocks) ** -0.25
+    for layer in blocks.modules():
+        if isinstance(layer, SelfAttention):
+            for part in layer.qkv.weight.split(config.dim):
+                nn.init.xavier_uniform_(part)
+            nn.init.xavier_uniform_(layer.proj.weight, gain=shrink)
+            values_of(layer.qkv.weight, config.dim).mul_(shrink)
+        elif isinstance(layer, FeedForward):
+            nn.init.xavier_uniform_(layer.expand.weight, gain=shrink)
+            nn.init.xavier_uniform_(layer.contract.weight, gain=shrink)
+
+
+def values_of(qkv_weight: Tensor, dim: int) -> Tensor:
+    """The rows that make the values, a view."""
+    return qkv_weight[2 * dim :]

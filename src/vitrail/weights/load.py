@@ -1,0 +1,167 @@
+"""load_weights: any known source into a model, checked in full before anything is changed."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from vitrail.models.contract import Model
+from vitrail.models.timm_backbone import TimmBackbone
+from vitrail.weights.files import Source, Weights, read_weights
+from vitrail.weights.misfit import Misfit, find_hints
+from vitrail.weights.names import TIMM, VITRAIL, recognize_dialect, recognize_family
+from vitrail.weights.resize import MLP_ACROSS_PATCHES, MODES, Grid, count_patches, grid_of, resize_weights, square_side
+from vitrail.weights.translate import Translation, family_of, translate_to_ours
+
+OPTIONAL = "num_batches_tracked"  # older files have none; it starts anew
+
+
+def load_weights(
+    model: Model,
+    source: Source,
+    *,
+    reset_head: bool = False,
+    interpolation: str = "bicubic",
+    grid: Grid | None = None,
+) -> Model:
+    """Load weights into a model and return it; what does not fit is an error, and then the model is as before.
+
+    `source` is a .safetensors, .pth, .pt or .bin file, a folder with one, `hf://owner/name[@revision][/file]` or a
+    state dict, under vitrail's names, the official ones or timm's. Of a training checkpoint the model is read, not
+    its moving average. Weights of another resolution are resized (`interpolation` "bicubic" or "bilinear"); their
+    patches form a square unless the file says otherwise or `grid` does, as (rows, columns). A state dict under our
+    own names with as many patches as the model is taken to have the model's grid.
+
+    `reset_head` leaves the classifier as the model has it, for another number of classes; with one pooling token
+    per class these tokens too, and on a timm backbone with our attention pooling all that is ours.
+    """
+    if interpolation not in MODES:
+        raise ValueError(f"interpolation must be one of {', '.join(MODES)}, not {interpolation!r}")
+    weights = read_weights(source)
+    prepared = fit_weights(model, weights, reset_head=reset_head, interpolation=interpolation, grid=grid)
+    install(model, prepared)
+    return model
+
+
+def fit_weights(
+    model: Model,
+    weights: Weights,
+    *,
+    reset_head: bool = False,
+    interpolation: str = "bicubic",
+    grid: Grid | None = None,
+    is_exact: bool = False,
+) -> dict[str, Tensor]:
+    """The tensors for `model`, under its names, in its shapes and dtypes.
+
+    `is_exact` allows our own names only, and no resizing.
+    """
+    dialect = dialect_of(model, weights)
+    if is_exact and dialect != VITRAIL:
+        raise ValueError(f"{weights.label}: the names are {dialect}, not vitrail's; read it with load_weights")
+    told = grid or weights.grid
+    translation = translate_to_ours(weights.state, model, dialect=dialect, grid=told)
+    wanted: dict[str, Tensor] = model.state_dict()
+    if reset_head:
+        translation.state, wanted = (without_head(state, model) for state in (translation.state, wanted))
+    hints: list[str] = []
+    resized: Mapping[str, Tensor] = translation.state
+    if not is_exact:
+        resized = resize_to(model, translation.state, hints, told=told, is_own=dialect == VITRAIL, mode=interpolation)
+    misfit = compare(translation, resized, wanted)
+    if misfit:
+        family, source_family = family_of(model), recognize_family(weights.state)
+        title = f"{weights.label}: the weights ({dialect} names) do not fit {model.name or family}"
+        if source_family and family not in ("timm", source_family):
+            title = (
+                f"{weights.label}: the weights are of a {source_family} and {model.name or 'the model'} is a {family}"
+            )
+        else:
+            misfit.hints = [*hints, *find_hints(translation.state, wanted, model, head=head_prefixes(model))]
+        raise ValueError(misfit.describe(title))
+    return {name: value.to(wanted[name].dtype) for name, value in resized.items()}
+
+
+def without_head(state: Mapping[str, Tensor], model: Model) -> dict[str, Tensor]:
+    return {name: value for name, value in state.items() if not name.startswith(head_prefixes(model))}
+
+
+def dialect_of(model: Model, weights: Weights) -> str:
+    if isinstance(model, TimmBackbone):
+        return VITRAIL if any(name.startswith("backbone.") for name in weights.state) else TIMM
+    dialect = recognize_dialect(weights.state)
+    if dialect is None:
+        first = ", ".join(list(weights.state)[:4])
+        raise ValueError(f"{weights.label}: its names ({first}, ...) are not those of a model of vitrail, DeiT or timm")
+    return dialect
+
+
+def head_prefixes(model: Model) -> tuple[str, ...]:
+    """How the names of the head's parameters begin, in our naming."""
+    if not isinstance(model, TimmBackbone):
+        return ("head.", "class_stage.tokens") if getattr(model.config, "per_class_tokens", False) else ("head.",)
+    classifier = model.backbone.default_cfg.get("classifier") or ()
+    names = (classifier,) if isinstance(classifier, str) else tuple(classifier)
+    ours = () if model.class_stage is None else ("class_stage.", "norm.", "head.")
+    return (*(f"backbone.{name}." for name in names), *ours)
+
+
+def resize_to(
+    model: Model, state: Mapping[str, Tensor], hints: list[str], *, told: Grid | None, is_own: bool, mode: str
+) -> Mapping[str, Tensor]:
+    """Our tensors on the model's grid; where that can't be done they stay and `hints` says why."""
+    new, count = grid_of(model), count_patches(state)
+    if new is None or count is None:
+        return state
+    if told is not None and told[0] * told[1] != count:
+        hints.append(f"a grid of {told[0]}x{told[1]} has {told[0] * told[1]} patches and the weights have {count}")
+        return state
+    old = told or guess_grid(count, new, is_own=is_own)
+    if old is None:
+        hints.append(f"the weights' {count} patches form no square: say their rows and columns, grid=(rows, columns)")
+        return state
+    if old != new and any(MLP_ACROSS_PATCHES.fullmatch(name) for name in state):
+        hints.append(
+            f"an MLP across patches can't change its resolution: create the model for {old[0]}x{old[1]} patches"
+        )
+        return state
+    return resize_weights(state, old=old, new=new, mode=mode) if old != new else state
+
+
+def guess_grid(count: int, new: Grid, *, is_own: bool) -> Grid | None:
+    """The grid of `count` patches whose source does not tell: a square, or the model's own."""
+    side, is_same = square_side(count), count == new[0] * new[1]
+    if is_same and (is_own or side is None):
+        return new
+    return (side, side) if side else None
+
+
+def compare(translation: Translation, resized: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> Misfit:
+    """All differences between the weights and what a model wants."""
+    origins = translation.origins
+    unexpected = [origins[name] for name in resized if name not in wanted]
+    return Misfit(
+        unexpected=[*translation.unknown, *dict.fromkeys(unexpected)],
+        missing=[name for name in wanted if name not in resized and not name.endswith(OPTIONAL)],
+        misshapen=[
+            (name, list(translation.state[name].shape), list(wanted[name].shape))
+            for name, value in resized.items()
+            if name in wanted and value.shape != wanted[name].shape
+        ],
+    )
+
+
+@torch.no_grad()
+def install(model: Model, prepared: Mapping[str, Tensor]) -> None:
+    """Copy fitting tensors into a model; one on the meta device takes copies of them as its parameters."""
+    state = model.state_dict()
+    if not any(value.is_meta for value in state.values()):
+        for name, value in prepared.items():
+            state[name].copy_(value)
+        return
+    values = {name: value.clone() for name, value in prepared.items()}
+    for name in state.keys() - values.keys():
+        if state[name].is_meta and not name.endswith(OPTIONAL):
+            raise ValueError("the model is on the meta device and its head has no values: build it on a real device")
+        values[name] = torch.zeros_like(state[name], device="cpu") if state[name].is_meta else state[name]
+    model.load_state_dict(values, assign=True)

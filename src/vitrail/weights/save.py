@@ -1,0 +1,160 @@
+"""save_model and load_model: a folder with model.safetensors and a config.json that says what to build."""
+
+import contextlib
+import dataclasses
+import json
+import os
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from vitrail.models.build import FAMILIES, build_model, build_timm_model
+from vitrail.models.contract import Model, Preprocessing, config_from_settings
+from vitrail.weights.files import GRID_KEY, format_grid, locate, read_file
+from vitrail.weights.hub import HUB_PREFIX, HubAddress, fetch
+from vitrail.weights.load import fit_weights, install
+from vitrail.weights.resize import grid_of
+from vitrail.weights.translate import family_of
+
+WEIGHTS_FILE, CONFIG_FILE = "model.safetensors", "config.json"
+VERSION = version("vitrail")
+VERSION_KEY = "vitrail"
+CONFIG_KEYS = (VERSION_KEY, "family", "name", "settings", "preprocessing")
+
+
+def save_model(model: Model, folder: str | os.PathLike[str]) -> None:
+    """Write a model to a folder, which is made if need be: its weights, config and preprocessing.
+
+    Both files are complete before either takes its name, so that a reader never sees half of one.
+    """
+    path = Path(folder).expanduser()
+    check_saveable(model)
+    if path.exists() and not path.is_dir():
+        raise ValueError(f"{path}: is a file; save_model writes a folder")
+    path.mkdir(parents=True, exist_ok=True)
+    grid = grid_of(model)
+    metadata = {"format": "pt", VERSION_KEY: VERSION, **({GRID_KEY: format_grid(grid)} if grid else {})}
+    with replacing(path / WEIGHTS_FILE) as weights_file, replacing(path / CONFIG_FILE) as config_file:
+        save_file(separate_tensors(model), weights_file, metadata=metadata)
+        config_file.write_text(json.dumps(describe(model), indent=2) + "\n", encoding="utf-8")
+
+
+def load_model(source: str | os.PathLike[str]) -> Model:
+    """The model that save_model wrote to a folder or that lies on the hub (`hf://owner/name`), in eval mode.
+
+    Its names, shapes and settings have to fit exactly; the parameters are float32 whatever the file's precision.
+    """
+    config_file = locate_config(source)
+    description = read_description(config_file, label=f"{source}")
+    is_timm = description["family"] == "timm"
+    # A timm model keeps buffers that its weights do not hold, so it is built in full; ours takes its memory once.
+    with contextlib.nullcontext() if is_timm else torch.device("meta"):
+        model = build(description, label=f"{source}")
+    weights = read_file(locate(source), label=f"{source}")
+    install(model, fit_weights(model, weights, is_exact=True))
+    return model.eval()
+
+
+def describe(model: Model) -> dict[str, Any]:
+    """The content of config.json."""
+    return {
+        VERSION_KEY: VERSION,
+        "family": family_of(model),
+        "name": model.name,
+        "settings": dataclasses.asdict(model.config),
+        "preprocessing": dataclasses.asdict(model.preprocessing),
+    }
+
+
+def check_saveable(model: Model) -> None:
+    """A model of ours must still have the parameters that its config asks for."""
+    family, state = family_of(model), model.state_dict()
+    if any(value.is_meta for value in state.values()):
+        raise ValueError("the model is on the meta device and has no weights to save")
+    if family == "timm":
+        return
+    with torch.device("meta"):
+        built = FAMILIES[family][1](model.config).state_dict()
+    if {name: value.shape for name, value in state.items()} != {name: value.shape for name, value in built.items()}:
+        raise ValueError("the model's parameters are no longer those of its config: save it before it is folded or cut")
+
+
+def separate_tensors(model: Model) -> dict[str, Tensor]:
+    """The state dict on the CPU, contiguous, and tensors that share memory copied, as the file format wants them."""
+    separate: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, value in model.state_dict().items():
+        tensor = value.cpu().contiguous()
+        address = tensor.untyped_storage().data_ptr()
+        separate[name] = tensor.clone() if address in seen else tensor
+        seen.add(address)
+    return separate
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A temporary file beside `path` that takes its place when the block ends well, and is removed when not."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        yield temporary
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def locate_config(source: str | os.PathLike[str]) -> Path:
+    text = os.fspath(source)
+    if text.startswith(HUB_PREFIX):
+        address = HubAddress.parse(text)
+        if address.file:
+            raise ValueError(f"{address}: load_model takes a whole repository, {HUB_PREFIX}owner/name[@revision]")
+        return fetch(address, files=(CONFIG_FILE,))
+    folder = Path(text).expanduser()
+    if not folder.is_dir():
+        raise ValueError(f"{text}: no such folder; load_model reads what save_model wrote (a bare file: load_weights)")
+    if not (folder / CONFIG_FILE).is_file():
+        raise ValueError(f"{text}: no {CONFIG_FILE} in it; create the model and use load_weights(model, {text!r})")
+    return folder / CONFIG_FILE
+
+
+def read_description(path: Path, *, label: str) -> dict[str, Any]:
+    """The content of a config.json, checked as far as it can be without building the model."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError) as error:
+        raise ValueError(f"{label}: {CONFIG_FILE} can't be read ({error})") from None
+    if not isinstance(content, dict) or VERSION_KEY not in content:
+        raise ValueError(f"{label}: {CONFIG_FILE} was not written by vitrail; create the model and use load_weights")
+    missing = [key for key in CONFIG_KEYS if key not in content]
+    if missing or not all(isinstance(content[key], dict) for key in ("settings", "preprocessing")):
+        raise ValueError(f"{label}: {CONFIG_FILE} is incomplete ({', '.join(missing) or 'settings, preprocessing'})")
+    if content["family"] not in (*FAMILIES, "timm"):
+        known = ", ".join((*FAMILIES, "timm"))
+        raise ValueError(f"{label}: unknown family {content['family']!r}; this vitrail {VERSION} knows {known}")
+    return content
+
+
+def build(description: dict[str, Any], *, label: str) -> Model:
+    """The model of a description; settings this version does not have are an error that names both versions."""
+    family, name = description["family"], str(description["name"])
+    settings, prepared = (
+        {key: tuple(value) if isinstance(value, list) else value for key, value in description[part].items()}
+        for part in ("settings", "preprocessing")
+    )
+    try:
+        preprocessing = config_from_settings(Preprocessing, "preprocessing", prepared)
+        if family == "timm":
+            model = build_timm_model(str(settings.pop("timm_name", "")), **settings)
+        else:
+            model = build_model(family, name=name or family, settings=settings)
+    except ValueError as error:
+        raise ValueError(
+            f"{label}: {CONFIG_FILE}, of vitrail {description[VERSION_KEY]} ({VERSION} here): {error}"
+        ) from None
+    model.name, model.preprocessing = name, preprocessing
+    return model

@@ -1,0 +1,106 @@
+"""The command line's manners: help, exit codes, and one line for every user error."""
+
+import argparse
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import vitrail
+from vitrail.cli import VERBS, main, models
+
+
+def test_help_names_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    out, err = capsys.readouterr()
+    assert all(f"{name} " in out and module.SUMMARY in out for name, module in VERBS.items())
+    assert err == ""
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_has_help(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([verb, "--help"]) == 0
+    assert f"usage: vitrail {verb}" in capsys.readouterr().out
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"vitrail {vitrail.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        ([], "a verb is missing: models"),
+        (["modles"], "unknown verb 'modles', did you mean 'models'?"),
+        (["quux"], "unknown verb 'quux' (see `vitrail --help`)"),
+        (["--verison"], "unknown option '--verison', did you mean '--version'?"),
+        (["models", "--jsno"], "unknown option '--jsno', did you mean '--json'?"),
+        (["models", "--js"], "unknown option '--js'"),
+        (["models", "--json=yes"], "--json: ignored explicit argument 'yes' (see `vitrail models --help`)"),
+        (["models", "cait*", "deit*"], "unexpected argument 'deit*'"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_code_2(
+    argv: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(argv) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("vitrail: error: ")
+    assert said in err
+    assert err.count("\n") == 1
+    assert err.endswith("\n")
+
+
+def test_a_library_error_of_two_lines_becomes_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(arguments: argparse.Namespace) -> int:
+        raise ValueError("the image is 225 pixels wide;\n  resize it to 224")
+
+    monkeypatch.setattr(models, "run", fail)
+    assert main(["models"]) == 2
+    assert capsys.readouterr().err == "vitrail: error: the image is 225 pixels wide; resize it to 224\n"
+
+
+def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(arguments: argparse.Namespace) -> int:
+        raise KeyError("a bug")
+
+    monkeypatch.setattr(models, "run", fail)
+    with pytest.raises(KeyError):
+        main(["models"])
+
+
+def test_interrupt_is_quiet(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupt(arguments: argparse.Namespace) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(models, "run", interrupt)
+    assert main(["models"]) == 130
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pipes close differently on Windows")
+def test_a_closed_pipe_is_quiet() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-c", "import sys; from vitrail.cli import main; sys.exit(main())", "models", "--json"]
+    try:
+        finished = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, check=False)
+    finally:
+        os.close(writer)
+    assert finished.returncode == 141
+    assert finished.stderr == b""
+
+
+def test_the_installed_script_is_this_main() -> None:
+    script = Path(sys.executable).with_name("vitrail")
+    if not script.exists():
+        pytest.skip("vitrail is importable but not installed beside this Python")
+    finished = subprocess.run([script, "nonsense"], capture_output=True, text=True, check=False)
+    assert finished.returncode == 2
+    assert finished.stderr.startswith("vitrail: error: unknown verb 'nonsense'")

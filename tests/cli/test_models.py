@@ -1,0 +1,121 @@
+"""`vitrail models`: a table for people, JSON for machines, both straight from the catalogue."""
+
+import json
+
+import pytest
+
+from vitrail.cli import main
+from vitrail.cli.models import _lay_out
+from vitrail.models import catalog
+from vitrail.models.catalog import CATALOG, Entry
+from vitrail.models.figures import Figures, Result
+
+
+@pytest.fixture
+def small_catalog(monkeypatch: pytest.MonkeyPatch) -> dict[str, Entry]:
+    """A catalogue of one well documented model, and one about which nothing is published."""
+    figures = Figures(
+        source="table 1",
+        parameters="22.0",
+        flops={224: "4.6", 288: "7.7"},
+        drop_path=0.05,
+        layer_scale=1e-5,
+        results=(
+            Result(224, "ImageNet-1k, plain", 9.9, 84.0, 70.0, "table 1"),
+            Result(224, "ImageNet-1k, distilled", 81.0, 85.0, 71.0, "table 2"),
+            Result(224, "ImageNet-21k -> 1k", 83.0, None, None, "table 3"),
+            Result(384, "ImageNet-1k, plain", 82.53, None, 72.0, "table 1"),
+        ),
+    )
+    entries = [Entry("one_small", "vit", {"dim": 384}, figures), Entry("two_small", "vit", {"dim": 192}, None)]
+    table = {entry.name: entry for entry in entries}
+    monkeypatch.setattr(catalog, "CATALOG", table)
+    return table
+
+
+def test_every_name_is_printed_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["models"]) == 0
+    first_words = {line.split()[0] for line in capsys.readouterr().out.splitlines() if line}
+    assert set(CATALOG) <= first_words
+
+
+def test_pattern_selects(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["models", "cait_s*"]) == 0
+    out = capsys.readouterr().out
+    assert all(name in out for name in ("cait_s24", "cait_s36", "cait_s48"))
+    assert "cait_m24" not in out
+    assert "\x1b" not in out
+
+
+@pytest.mark.usefixtures("small_catalog")
+def test_table_has_the_best_result_of_each_size(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["models"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    table = [line.split() for line in lines if line.startswith(("one_small", "two_small"))]
+    assert table == [
+        ["one_small", "22.0", "0.05", "1e-5", "224", "4.6", "81.0", "85.0", "71.0", "distilled"],
+        ["one_small", "22.0", "0.05", "1e-5", "224", "4.6", "83.0*", "ImageNet-21k", "->", "1k"],
+        ["one_small", "22.0", "0.05", "1e-5", "288", "7.7"],
+        ["one_small", "22.0", "0.05", "1e-5", "384", "82.53", "72.0", "plain"],
+        ["two_small"],
+    ]
+
+
+def heading_and_lines(width: int | None) -> tuple[list[str], list[str]]:
+    lines = [line for line, _ in _lay_out(list(CATALOG.values()), width=width)]
+    return next(line for line in lines if line.startswith("model")).split(), lines
+
+
+def test_a_file_and_a_wide_terminal_get_every_column() -> None:
+    everything = ["model", "params", "path", "Scale", "image", "FLOPs", "top-1", "ReaL", "V2", "training"]
+    assert heading_and_lines(None)[0] == heading_and_lines(200)[0] == everything
+
+
+def test_eighty_columns_hold_all_figures() -> None:
+    heading, lines = heading_and_lines(80)
+    assert heading == ["model", "params", "path", "Scale", "image", "FLOPs", "top-1", "ReaL", "V2"]
+    assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize("width", [70, 55, 10])
+def test_a_narrow_terminal_loses_columns_but_no_name(width: int) -> None:
+    heading, lines = heading_and_lines(width)
+    assert max(map(len, lines)) <= width or heading == ["model", "params", "image", "FLOPs", "top-1"]
+    assert set(CATALOG) <= {line.split()[0] for line in lines if line}
+
+
+def test_json_has_every_row_and_setting(small_catalog: dict[str, Entry], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["models", "--json"]) == 0
+    one, two = json.loads(capsys.readouterr().out)
+    assert (one["name"], one["family"], one["settings"]) == ("one_small", "vit", {"dim": 384})
+    assert one["figures"]["parameters"] == 22.0
+    assert one["figures"]["flops"] == {"224": 4.6, "288": 7.7}
+    assert one["figures"]["layer_scale"] == 1e-5
+    assert small_catalog["one_small"].figures is not None
+    assert one["figures"]["results"] == [result._asdict() for result in small_catalog["one_small"].figures.results]
+    assert two["figures"] is None
+
+
+def test_json_of_the_whole_catalogue(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["models", "--json"]) == 0
+    assert [record["name"] for record in json.loads(capsys.readouterr().out)] == list(CATALOG)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "said"),
+    [
+        ("cait", "no model is named 'cait'; did you mean 'cait*'?"),
+        ("caitt_s24", "no model matches 'caitt_s24'; nearest names: cait_s24"),
+        ("resmpl*", "nearest names: resmlp_"),
+        ("quuxquux", "`vitrail models` lists them all"),
+    ],
+)
+def test_an_unknown_pattern_is_one_line_with_the_nearest_names(
+    pattern: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["models", pattern]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert said in err
+    assert err.startswith("vitrail: error: ")
+    assert err.count("\n") == 1

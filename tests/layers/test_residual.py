@@ -1,0 +1,133 @@
+"""Residual structure: the equations of CaiT and Three things by hand, on tiny tensors."""
+
+import pytest
+import torch
+from shrunk import small_model
+from torch import nn
+
+from vitrail.layers.residual import (
+    Branch,
+    ConstantScaling,
+    DropPath,
+    Gating,
+    LayerScale,
+    PostNorm,
+    Residual,
+    ScalarScale,
+    freeze_layer_scales,
+    layer_scales,
+)
+
+
+class Times(nn.Module):
+    """Multiplies by a constant."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.factor * x
+
+
+def branch(factor: float, scale: nn.Module | None = None) -> Branch:
+    return Branch(norm=nn.Identity(), mix=Times(factor), scale=scale)
+
+
+X = torch.tensor([[1.0, -2.0]])
+
+
+def test_parallel_branches_read_the_same_input() -> None:
+    """Three things eq. 2: x + f(x) + g(x), not x + f(x) + g(x + f(x))."""
+    assert torch.equal(Residual([branch(2.0), branch(3.0)])(X), 6.0 * X)
+
+
+def test_layer_scale_weighs_each_channel() -> None:
+    scale = LayerScale(2, value=0.1)
+    with torch.no_grad():
+        scale.weight.copy_(torch.tensor([0.5, 2.0]))
+    assert torch.allclose(Residual([branch(1.0, scale)])(X), X + torch.tensor([[0.5, -4.0]]))
+
+
+def test_scalar_weights_start_where_they_are_told() -> None:
+    assert torch.equal(Residual([branch(5.0, ScalarScale(value=0.0))])(X), X)  # ReZero
+    assert torch.equal(Residual([branch(5.0, ScalarScale(value=1.0))])(X), 6.0 * X)  # Fixup
+
+
+def test_joins_of_the_supplement() -> None:
+    assert torch.allclose(Residual([branch(3.0)], join=ConstantScaling())(X), 2.0 * X)
+    norm = nn.LayerNorm(2)
+    assert torch.allclose(Residual([branch(3.0)], join=PostNorm(norm))(X), norm(4.0 * X))
+    for exclusive, of_branch in ((True, 0.25), (False, 1.0)):
+        gating = Gating(2, exclusive=exclusive)
+        with torch.no_grad():
+            gating.gate.weight.zero_()
+            gating.gate.bias.fill_(-torch.log(torch.tensor(3.0)))  # the gate is 1/4
+        expected = 0.75 * X + of_branch * 3.0 * X
+        assert torch.allclose(Residual([branch(3.0)], join=gating)(X), expected)
+
+
+def test_gates_start_nearly_closed() -> None:
+    model = small_model("cait_s24", residual="exclusive_gating", layer_scale=None)
+    assert all(module.gate.bias.eq(-6.0).all() for module in model.modules() if isinstance(module, Gating))
+
+
+def test_uniform_init_lies_between_zero_and_twice_the_value() -> None:
+    weight = LayerScale(10_000, value=0.1, init="uniform").weight
+    assert weight.min() >= 0.0
+    assert weight.max() <= 0.2
+    assert weight.mean().item() == pytest.approx(0.1, abs=0.005)
+
+
+def test_drop_path_drops_whole_samples_and_keeps_the_mean() -> None:
+    torch.manual_seed(0)
+    drop = DropPath(0.25)
+    kept = drop(torch.ones(10_000, 3, 2))
+    assert kept.unique().tolist() == [0.0, pytest.approx(1 / 0.75)]
+    assert torch.equal(kept.amin(dim=(1, 2)), kept.amax(dim=(1, 2)))
+    assert kept.mean().item() == pytest.approx(1.0, abs=0.02)
+    assert torch.equal(drop.eval()(X), X)
+
+
+def test_frozen_layer_scales_are_those_of_another_training_and_stay() -> None:
+    trained = small_model("cait_s24", layer_scale=0.3, layer_scale_init="uniform")
+    control = small_model("cait_s24", layer_scale=0.3)
+    freeze_layer_scales(control, layer_scales(trained))
+    for name, weight in layer_scales(trained).items():
+        frozen = control.get_submodule(name).weight
+        assert isinstance(frozen, nn.Parameter)
+        assert torch.equal(frozen, weight)
+        assert not frozen.requires_grad
+    with pytest.raises(ValueError, match="use the same model"):
+        freeze_layer_scales(small_model("cait_s24", depth=3), layer_scales(trained))
+
+
+def test_a_config_can_ask_for_frozen_layer_scales() -> None:
+    model = small_model("cait_s24", layer_scale_frozen=True)
+    scales = [module.weight for module in model.modules() if isinstance(module, LayerScale)]
+    assert scales
+    assert not any(weight.requires_grad for weight in scales)
+
+
+def test_fixup_starts_every_branch_at_zero_and_shrinks_the_rest() -> None:
+    torch.manual_seed(0)
+    model = small_model("deit_small", residual="fixup", dim=96, depth=8)
+    for block in model.blocks:
+        assert block.communication.branches[0].mix.proj.weight.abs().max() == 0
+        assert block.feed_forward.branches[0].mix.contract.weight.abs().max() == 0
+        expand = block.feed_forward.branches[0].mix.expand.weight
+        assert expand.std().item() == pytest.approx((2 / 96) ** 0.5 * 16**-0.5, rel=0.05)  # He's, by L^(-1/2)
+
+
+def test_t_fixup_scales_values_outputs_and_mlp() -> None:
+    torch.manual_seed(0)
+    model = small_model("deit_small", residual="t_fixup", dim=96, depth=16)
+    shrink = 0.67 * 16**-0.25
+    attention = model.blocks[0].communication.branches[0].mix
+    queries, _, values = attention.qkv.weight.split(96)
+    xavier = (2 / (96 + 96)) ** 0.5
+    assert queries.std().item() == pytest.approx(xavier, rel=0.05)
+    assert values.std().item() == pytest.approx(xavier * shrink, rel=0.05)
+    assert attention.proj.weight.std().item() == pytest.approx(xavier * shrink, rel=0.05)
+    expand = model.blocks[0].feed_forward.branches[0].mix.expand.weight
+    assert expand.std().item() == pytest.approx((2 / (96 + 384)) ** 0.5 * shrink, rel=0.05)

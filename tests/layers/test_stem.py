@@ -1,0 +1,59 @@
+"""Stems: what table 7 of Three things compares, and what the hMLP stem promises."""
+
+import pytest
+import torch
+
+from vitrail.layers.position import LearnedPositions, resize_grid
+from vitrail.layers.stem import STEMS, make_stem
+
+
+@pytest.mark.parametrize("kind", STEMS)
+def test_every_stem_gives_one_vector_per_patch(kind: str) -> None:
+    stem = make_stem(kind, in_channels=3, dim=48, patch_size=16).eval()
+    assert stem(torch.randn(2, 3, 64, 96)).shape == (2, 48, 4, 6)
+    assert stem.grid(64, 96) == (4, 6)
+
+
+@pytest.mark.parametrize("kind", STEMS)
+def test_only_the_convolutional_stems_let_patches_communicate(kind: str) -> None:
+    """Section 5: with linear and hMLP stems masking before and after the stem is the same."""
+    torch.manual_seed(0)
+    stem = make_stem(kind, in_channels=3, dim=48, patch_size=16).eval()
+    images = torch.randn(1, 3, 64, 64)
+    changed = images.clone()
+    changed[:, :, 16:32, 16:32] = 0.0
+    difference = (stem(changed) - stem(images)).abs().amax(dim=1)[0]
+    elsewhere = difference.clone()
+    elsewhere[1, 1] = 0.0
+    assert difference[1, 1] > 0
+    assert (elsewhere.max() > 0) == kind.startswith("conv")
+
+
+def test_convolutional_stem_halves_a_power_of_two() -> None:
+    with pytest.raises(ValueError, match="patch_size must be a power of two, not 14"):
+        make_stem("conv", in_channels=3, dim=48, patch_size=14)
+
+
+def test_a_size_that_can_not_be_cut_gets_a_proposal() -> None:
+    stem = make_stem("linear", in_channels=3, dim=48, patch_size=16)
+    with pytest.raises(ValueError, match=r"300x7 can't be cut into patches of 16: resize it, e\.g\. to 304x16"):
+        stem.grid(300, 7)
+
+
+def test_positions_are_resized_by_bicubic_interpolation_that_keeps_the_norm() -> None:
+    """Thesis 3.4.5: bilinear interpolation shrinks the vectors, bicubic much less."""
+    torch.manual_seed(0)
+    values = torch.randn(1, 49, 64)
+    norm = values.norm(dim=2).mean()
+    bicubic = resize_grid(values, old=(7, 7), new=(12, 12)).norm(dim=2).mean()
+    bilinear = resize_grid(values, old=(7, 7), new=(12, 12), mode="bilinear").norm(dim=2).mean()
+    assert bilinear < bicubic < norm * 1.01
+    assert resize_grid(values, old=(7, 7), new=(5, 9)).shape == (1, 45, 64)
+    assert resize_grid(values, old=(7, 7), new=(7, 7)) is values
+
+
+def test_a_constant_position_stays_constant_when_resized() -> None:
+    positions = LearnedPositions(4, grid=(3, 3))
+    with torch.no_grad():
+        positions.patches.fill_(2.0)
+    assert torch.allclose(positions.for_grid((5, 4)), torch.full((1, 20, 4), 2.0))

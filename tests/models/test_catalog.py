@@ -1,0 +1,166 @@
+"""The catalogue against what the papers print, and its errors."""
+
+from decimal import Decimal
+
+import pytest
+import torch
+
+import vitrail
+from vitrail.models.catalog import CATALOG
+from vitrail.models.complexity import Complexity
+
+WITH_FIGURES = [name for name, entry in CATALOG.items() if entry.figures is not None]
+
+
+def printed_unit(figure: str) -> float:
+    """The value of one unit of a printed number's last digit."""
+    exponent = Decimal(figure).as_tuple().exponent
+    assert isinstance(exponent, int)
+    return 10.0**exponent
+
+
+def agrees(count: float, printed: str) -> bool:
+    """Whether a count is the printed figure within 2 % or its rounding: what we ask of multiply-adds."""
+    return abs(count - float(printed)) <= max(0.02 * float(printed), 0.5 * printed_unit(printed))
+
+
+def rounds_to(count: float, printed: str) -> bool:
+    """Whether a count is the printed figure to its last digit: what we ask of parameters."""
+    return abs(count - float(printed)) <= 0.5 * printed_unit(printed)
+
+
+def count(name: str, **settings: object) -> Complexity:
+    with torch.device("meta"):
+        return vitrail.complexity(vitrail.create_model(name, **settings))
+
+
+@pytest.mark.parametrize("name", WITH_FIGURES)
+def test_counts_equal_the_published_figures(name: str) -> None:
+    """Parameters and multiply-adds, at every printed size; a figure in doubt must really be off."""
+    figures = CATALOG[name].figures
+    assert figures is not None
+    with torch.device("meta"):
+        model = vitrail.create_model(name)
+    parameters = sum(parameter.numel() for parameter in model.parameters()) / 1e6
+    if figures.parameters is not None:
+        assert rounds_to(parameters, figures.parameters) != ("parameters" in figures.doubts), parameters
+    for image_size, printed in figures.flops.items():
+        multiply_adds = vitrail.complexity(model, image_size=image_size).multiply_adds / 1e9
+        assert agrees(multiply_adds, printed), f"{multiply_adds:.2f} at {image_size}, printed {printed}"
+    for image_size, printed in figures.resized_parameters.items():
+        with torch.device("meta"):
+            resized = vitrail.create_model(name, image_size=image_size)
+        parameters = sum(parameter.numel() for parameter in resized.parameters()) / 1e6
+        assert rounds_to(parameters, printed) != (f"parameters {image_size}" in figures.doubts), parameters
+
+
+@pytest.mark.parametrize(
+    ("settings", "parameters", "flops"),
+    [  # thesis table 4.3
+        ({"norm": "layer"}, "15.4", "3.0"),
+        ({"pool": "class_mlp"}, "17.7", "3.0"),
+        ({"communication": "none"}, "14.9", "2.8"),
+        ({"communication": "mlp"}, "18.6", "4.3"),
+        ({"communication": "conv"}, "30.8", "6.0"),
+        ({"communication": "depthwise"}, "14.9", "2.8"),
+        ({"communication": "separable"}, "16.7", "3.2"),
+    ],
+)
+def test_ablations_of_resmlp_have_the_published_size(settings: dict[str, str], parameters: str, flops: str) -> None:
+    size = count("resmlp_s12", **settings)
+    assert rounds_to(size.parameters / 1e6, parameters)
+    assert agrees(size.multiply_adds / 1e9, flops)
+
+
+@pytest.mark.parametrize(
+    ("depth", "class_depth", "parameters", "flops"),
+    [
+        (9, 3, "22", "3.6"),
+        (10, 2, "22", "4.0"),
+        (11, 1, "22", "4.3"),
+        (12, 1, "24", "4.7"),
+        (12, 2, "26", "4.7"),
+        (12, 3, "27", "4.8"),
+    ],
+)
+def test_class_attention_stages_have_the_published_size(
+    depth: int, class_depth: int, parameters: str, flops: str
+) -> None:
+    """CaiT table 2: DeiT-S with class-attention stages."""
+    size = count("cait_s24", depth=depth, class_depth=class_depth, num_heads=6, talking_heads=False, layer_scale=None)
+    assert rounds_to(size.parameters / 1e6, parameters)
+    assert agrees(size.multiply_adds / 1e9, flops)
+
+
+def test_attention_pooling_costs_a_resnet_what_the_thesis_says() -> None:
+    """Thesis 5.3.4: 4.6B against 4.1B."""
+    plain = vitrail.complexity(vitrail.create_model("timm/resnet50"), image_size=224)
+    pooled = vitrail.complexity(vitrail.create_model("timm/resnet50", pool="attention"), image_size=224)
+    assert agrees(plain.multiply_adds / 1e9, "4.1")
+    assert agrees(pooled.multiply_adds / 1e9, "4.6")
+
+
+@pytest.mark.parametrize("name", WITH_FIGURES)
+def test_settings_are_the_published_ones(name: str) -> None:
+    entry = CATALOG[name]
+    assert entry.figures is not None
+    if entry.figures.drop_path is not None:
+        assert entry.settings["drop_path"] == entry.figures.drop_path
+    if entry.figures.layer_scale is not None and "layer_scale" in entry.settings:
+        assert entry.settings["layer_scale"] == entry.figures.layer_scale
+
+
+def test_doubted_figures_are_told_in_the_docs() -> None:
+    from pathlib import Path
+
+    page = (Path(__file__).parents[2] / "docs" / "catalogue.md").read_text(encoding="utf-8")
+    for name in WITH_FIGURES:
+        figures = CATALOG[name].figures
+        assert figures is not None
+        assert not figures.doubts or f"`{name}`" in page, f"docs/catalogue.md does not tell of {name}"
+
+
+def test_every_variant_asked_for_is_there() -> None:
+    names = set(vitrail.list_models())
+    expected = ["vit_s18x2", "vit_b18x2", "vit_s24x2", "vit_l12x2", "vit_b13", "vit_b12_hmlp", "vit_h52", "vit_h26x2"]
+    expected += [f"vit_{size}{blocks}" for size in ("ti", "s", "b", "l") for blocks in (12, 24, 36, 48, 60)]
+    expected += [f"vit_{size}{blocks // 2}x2" for size in ("ti", "s", "b", "l") for blocks in (12, 24, 36, 48, 60)]
+    expected += ["vit_s12x3", "vit_s9x4", "vit_b12x3", "vit_b9x4", "cait_b12", "cait_m48", "deit3_medium"]
+    expected += [f"resmlp_{size}{patch}" for size in ("s12", "s24", "s36", "b24") for patch in ("", "_p14", "_p8")]
+    assert names.issuperset(expected)
+
+
+def test_patterns() -> None:
+    assert vitrail.list_models("cait_xxs*") == ["cait_xxs24", "cait_xxs36"]
+    assert vitrail.list_models("nothing*") == []
+
+
+def test_an_unknown_model_offers_the_nearest_names() -> None:
+    with pytest.raises(ValueError, match=r"unknown model 'cait_xs25': did you mean cait_xs24"):
+        vitrail.create_model("cait_xs25")
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("deit_small", {"num_heads": 7}, r"num_heads 7 does not divide dim 384: try 4, 6, 8"),
+        ("deit_small", {"image_size": 225}, r"225x225 can't be cut into patches of 16: resize it, e.g. to 224x224"),
+        ("deit_small", {"class_depth": 1}, r"deit_small has no setting 'class_depth': did you mean .*class_layer"),
+        ("resmlp_s12", {"num_heads": 3}, r"resmlp_s12 has no setting 'num_heads'"),
+        ("cait_s24", {"residual": "rezero"}, r"pass layer_scale=None"),
+        ("cait_s24", {"depth": 0}, r"depth must be a whole number of at least 1, not 0"),
+        ("cait_s24", {"drop_path": 1.5}, r"drop_path must be in \[0, 1\)"),
+        ("deit_small", {"stem": "convolution"}, r"unknown stem 'convolution': choose one of linear"),
+        ("deit_small", {"stem": "hmlp_bn", "patch_size": 14}, r"hMLP stem is made for patches of 4, 8 or 16"),
+        ("patchconvnet_s20", {"pool": "class"}, r"pool must be one of attention, average"),
+        ("patchconvnet_s20", {"per_class_tokens": True, "distilled": True}, r"can't be combined"),
+        ("deit_small", {"pool": "average", "distilled": True}, r"no class token"),
+        ("deit_small", {"class_layer": 12}, r"class_layer 12 must be one of the 12 blocks"),
+        ("timm/resnet5", {}, r"timm has no model 'resnet5': did you mean timm/resnet"),
+        ("timm/resnet18", {"pool": "max"}, r"pool must be average or attention"),
+    ],
+)
+def test_bad_settings_are_told_in_a_line(name: str, settings: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message) as caught:
+        vitrail.create_model(name, **settings)
+    assert len(str(caught.value).splitlines()) <= 2

@@ -1,0 +1,174 @@
+import re
+import subprocess
+import sys
+from collections import Counter
+from decimal import Decimal
+from itertools import pairwise
+
+import pytest
+
+from vitrail.models.figures import FIGURES, Figures, Result, Variant
+
+EVERY_MODEL = pytest.mark.parametrize("name", FIGURES)
+PLACE = re.compile(r"\b(thesis|Three things|CaiT|CaiT supplement) (tables?|sections?) (A\.)?[0-9]")
+
+
+def rows_of(name: str) -> list[Result | Variant]:
+    return [*FIGURES[name].results, *FIGURES[name].variants]
+
+
+def find(name: str, training: str, image_size: int = 224) -> Result:
+    """The first row of that training, which is the paper's main one where several papers print it."""
+    rows = [row for row in FIGURES[name].results if row.training == training and row.image_size == image_size]
+    assert rows, f"{name} has no row for {training!r} at {image_size}"
+    return rows[0]
+
+
+@EVERY_MODEL
+def test_counts_are_decimal_literals_in_a_sane_range(name: str) -> None:
+    figures = FIGURES[name]
+    for parameters in (
+        figures.parameters,
+        *figures.resized_parameters.values(),
+        *(v.parameters for v in figures.variants),
+    ):
+        assert parameters is None or 5 <= Decimal(parameters) <= 1100
+    for flops in (*figures.flops.values(), *(variant.flops for variant in figures.variants)):
+        assert flops is None or 1 <= Decimal(flops) <= 400
+
+
+@EVERY_MODEL
+def test_multiply_adds_grow_with_the_image_between_linearly_and_quadratically_in_its_area(name: str) -> None:
+    counts = sorted((size, float(count)) for size, count in FIGURES[name].flops.items())
+    for (small, few), (large, many) in pairwise(counts):
+        area_ratio = (large / small) ** 2
+        assert 0.98 * area_ratio <= many / few <= area_ratio**2
+
+
+@EVERY_MODEL
+def test_accuracies_are_percentages_with_v2_below_and_real_above_top1(name: str) -> None:
+    for row in rows_of(name):
+        assert 50 <= row.top1 <= 95
+        assert row.real is None or row.top1 < row.real <= 95
+        assert row.v2 is None or 40 <= row.v2 < row.top1
+
+
+@EVERY_MODEL
+def test_regularisation_is_in_the_range_the_papers_use(name: str) -> None:
+    figures = FIGURES[name]
+    assert figures.drop_path is None or 0 <= figures.drop_path <= 0.5
+    assert figures.layer_scale in (None, 0.1, 1e-4, 1e-5, 1e-6)
+
+
+@EVERY_MODEL
+def test_every_figure_names_its_table_or_section(name: str) -> None:
+    for source in (FIGURES[name].source, *(row.source for row in rows_of(name))):
+        assert PLACE.search(source), source
+
+
+@EVERY_MODEL
+def test_rows_are_distinct_and_say_what_was_done(name: str) -> None:
+    figures = FIGURES[name]
+    results = Counter((row.image_size, row.training, row.source) for row in figures.results)
+    variants = Counter(variant.setting for variant in figures.variants)
+    assert max([*results.values(), *variants.values()], default=1) == 1
+    for row in figures.results:
+        assert row.training.startswith("ImageNet-")
+        assert row.image_size % 16 == 0
+
+
+@EVERY_MODEL
+def test_notes_are_sentences_about_figures_that_are_there(name: str) -> None:
+    figures = FIGURES[name]
+    for sentence in (*figures.contradictions, *figures.doubts.values()):
+        assert sentence.endswith(".")
+    printed = {"parameters"} if figures.parameters else set()
+    printed |= {f"parameters {size}" for size in figures.resized_parameters}
+    printed |= {f"flops {size}" for size in figures.flops}
+    assert figures.doubts.keys() <= printed
+
+
+def test_a_larger_model_of_a_family_has_more_parameters_and_costs_more() -> None:
+    families = (
+        ("deit_tiny", "deit_small", "deit_base"),
+        ("deit3_tiny", "deit3_small", "deit3_base", "deit3_large", "deit3_huge"),
+        ("vit_ti12", "vit_s12", "vit_s48", "vit_b36", "vit_l24"),
+        (
+            "cait_xxs24",
+            "cait_xxs36",
+            "cait_xs24",
+            "cait_xs36",
+            "cait_s24",
+            "cait_s36",
+            "cait_s48",
+            "cait_m24",
+            "cait_m36",
+        ),
+        ("resmlp_s12", "resmlp_s24", "resmlp_b24", "resmlp_b24_p8"),
+        ("patchconvnet_s60", "patchconvnet_s120", "patchconvnet_b60", "patchconvnet_b120"),
+    )
+    for family in families:
+        parameters = [float(FIGURES[name].parameters or "nan") for name in family]
+        flops = [float(FIGURES[name].flops[224]) for name in family]
+        assert parameters == sorted(set(parameters)), family
+        assert flops == sorted(set(flops)), family
+
+
+@pytest.mark.parametrize(("sequential", "parallel"), [("vit_s48", "vit_s24x2"), ("vit_b36", "vit_b18x2")])
+def test_parallel_models_cost_what_their_sequential_twins_do(sequential: str, parallel: str) -> None:
+    assert FIGURES[sequential].parameters == FIGURES[parallel].parameters
+    assert FIGURES[sequential].flops == FIGURES[parallel].flops
+
+
+def test_the_hmlp_stem_adds_less_than_one_percent_of_compute() -> None:
+    linear, hmlp = (float(FIGURES[name].flops[224]) for name in ("vit_b12", "vit_b12_hmlp"))
+    assert linear < hmlp < 1.01 * linear
+
+
+@pytest.mark.parametrize("size", ["tiny", "small", "base"])
+def test_distillation_through_a_token_and_longer_training_help_deit(size: str) -> None:
+    plain = find(f"deit_{size}", "ImageNet-1k, 300 epochs")
+    distilled = find(f"deit_{size}_distilled", "ImageNet-1k, 300 epochs, distilled")
+    longer = find(f"deit_{size}_distilled", "ImageNet-1k, 1000 epochs, distilled")
+    assert plain.top1 < distilled.top1 < longer.top1
+
+
+@pytest.mark.parametrize("name", [name for name in FIGURES if re.fullmatch(r"cait_(xx?s|s|m)(24|36)|cait_s48", name)])
+def test_fine_tuning_at_384_and_distillation_help_every_cait(name: str) -> None:
+    plain, distilled = "ImageNet-1k, 400 epochs", "ImageNet-1k, 400 epochs, distilled"
+    fine_tuned = ", fine-tuned at 384"
+    assert find(name, plain).top1 < find(name, distilled).top1
+    assert find(name, plain).top1 < find(name, plain + fine_tuned, 384).top1
+    assert find(name, distilled).top1 < find(name, distilled + fine_tuned, 384).top1
+    assert find(name, plain + fine_tuned, 384).top1 < find(name, distilled + fine_tuned, 384).top1
+
+
+def test_batch_norm_is_better_than_layer_norm_for_every_patchconvnet_that_has_both() -> None:
+    compared = 0
+    for name, figures in FIGURES.items():
+        for variant in figures.variants:
+            if name.startswith("patchconvnet_") and variant.setting == "BatchNorm":
+                assert variant.top1 > find(name, "ImageNet-1k, 400 epochs").top1
+                compared += 1
+    assert compared == 7
+
+
+def test_more_data_and_larger_models_help_deit3() -> None:
+    sizes = ("deit3_small", "deit3_base", "deit3_large")
+    from_1k = [find(name, "ImageNet-1k, 400 epochs").top1 for name in sizes]
+    from_21k = [find(name, "ImageNet-21k, 240 epochs -> 1k").top1 for name in sizes]
+    assert from_1k == sorted(from_1k)
+    assert from_21k == sorted(from_21k)
+    assert all(less < more for less, more in zip(from_1k, from_21k, strict=True))
+
+
+def test_figures_compare_by_value_and_cannot_be_changed() -> None:
+    figures = FIGURES["vit_b36"]
+    assert figures == Figures(**vars(figures))
+    with pytest.raises(AttributeError, match="cannot assign"):
+        figures.parameters = "1"  # type: ignore[misc]
+
+
+def test_importing_the_figures_does_not_import_torch() -> None:
+    program = "import sys, vitrail.models.figures; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

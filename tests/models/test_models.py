@@ -1,0 +1,199 @@
+"""What every model promises, one test body for every row of the catalogue (shrunk)."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from shrunk import NUM_CLASSES, images_for, randomize, small_model
+
+import vitrail
+from vitrail.models.catalog import CATALOG
+from vitrail.models.timm_backbone import TimmBackbone
+
+VARIANTS: list[tuple[str, dict[str, Any]]] = [
+    ("deit_small", {"pool": "average"}),
+    ("deit_small", {"class_layer": 1}),
+    ("deit_small", {"talking_heads": True}),
+    ("deit_small", {"num_branches": 3, "layer_scale": 0.1}),
+    *[("deit_small", dict[str, Any](residual=style)) for style in ("rezero", "fixup", "t_fixup", "post_norm")],
+    *[
+        ("cait_s24", dict[str, Any](residual=style, layer_scale=None))
+        for style in ("rezero", "fixup", "t_fixup", "post_norm")
+    ],
+    ("cait_s24", {"residual": "scalar"}),
+    ("cait_s24", {"residual": "constant_scaling", "layer_scale": None}),
+    ("cait_s24", {"residual": "exclusive_gating", "layer_scale": None}),
+    ("cait_s24", {"residual": "shortcut_gating", "layer_scale": None}),
+    ("cait_s24", {"residual": "linear_shortcut", "layer_scale": None}),
+    ("cait_s24", {"residual": "dropout_shortcut", "layer_scale": None}),
+    ("cait_s24", {"layer_scale_init": "uniform"}),
+    ("cait_s24", {"class_depth": 0}),
+    ("cait_s24", {"class_depth": 3, "distilled": True}),
+    ("cait_s24", {"class_in_keys": False, "class_layer_scale": False}),
+    ("cait_s24", {"talking_heads": False}),
+    ("resmlp_s12", {"norm": "layer"}),
+    ("resmlp_s12", {"pool": "class_mlp"}),
+    *[("resmlp_s12", dict[str, Any](communication=kind)) for kind in ("none", "mlp", "conv", "depthwise", "separable")],
+    ("patchconvnet_s20", {"norm": "batch"}),
+    ("patchconvnet_s20", {"stem": "linear"}),
+    ("patchconvnet_s20", {"num_heads": 4}),
+    ("patchconvnet_s20", {"per_class_tokens": True}),
+    ("patchconvnet_s20", {"pool": "average"}),
+    ("patchconvnet_s20", {"distilled": True}),
+]
+EVERYTHING: list[tuple[str, dict[str, Any]]] = [(name, {}) for name in CATALOG] + VARIANTS
+IDS = [" ".join([name, *map(str, settings.values())]) for name, settings in EVERYTHING]
+
+
+@pytest.mark.parametrize(("name", "settings"), EVERYTHING, ids=IDS)
+def test_forward_and_features_agree(name: str, settings: dict[str, object]) -> None:
+    model = randomize(small_model(name, **settings)).eval()
+    images = images_for(model)
+    with torch.no_grad():
+        logits = model(images)
+        features = model.features(images, levels=(0, -1))
+        assert torch.allclose(model.head(features.summary), logits, atol=1e-4, rtol=1e-4)
+    assert logits.shape == (2, NUM_CLASSES)
+    assert logits.isfinite().all()
+    assert features.patches.shape == (2, 48, 4, 4)
+    assert [level.shape for level in features.levels] == [(2, 48, 4, 4)] * 2
+
+
+@pytest.mark.parametrize(("name", "settings"), EVERYTHING, ids=IDS)
+def test_init_weights_sets_every_parameter_and_buffer(name: str, settings: dict[str, object]) -> None:
+    model = small_model(name, **settings)
+    with torch.no_grad():
+        for tensor in [*model.parameters(), *model.buffers()]:
+            tensor.fill_(math.nan) if tensor.is_floating_point() else tensor.fill_(-1)
+    model.init_weights()
+    left = [key for key, value in model.state_dict().items() if not value.isfinite().all() or value.min() == -1]
+    assert not left
+    assert model(images_for(model)) is not None
+
+
+@pytest.mark.parametrize(("name", "settings"), EVERYTHING, ids=IDS)
+def test_training_reaches_every_parameter(name: str, settings: dict[str, object]) -> None:
+    model = randomize(small_model(name, drop_path=0.0, **settings)).train()
+    output = model(images_for(model))
+    loss = sum(part.square().sum() for part in (output if isinstance(output, tuple) else (output,)))
+    assert isinstance(loss, torch.Tensor)
+    loss.backward()
+    untouched = [key for key, parameter in model.named_parameters() if parameter.grad is None]
+    assert not untouched
+
+
+@pytest.mark.parametrize(
+    "name", ["deit_small", "deit_small_distilled", "cait_xxs24", "patchconvnet_s20", "vit_b12_hmlp"]
+)
+@pytest.mark.parametrize("size", [(96, 64), (32, 80)])
+def test_non_square_images_of_any_size(name: str, size: tuple[int, int]) -> None:
+    model = randomize(small_model(name)).eval()
+    with torch.no_grad():
+        features = model.features(torch.randn(2, 3, *size))
+        assert model(torch.randn(2, 3, *size)).shape == (2, NUM_CLASSES)
+    assert features.patches.shape[-2:] == (size[0] // 16, size[1] // 16)
+
+
+@pytest.mark.parametrize("name", ["deit_small", "cait_xxs24", "resmlp_s12", "patchconvnet_s20"])
+def test_models_can_be_built_for_non_square_images_and_other_channels(name: str) -> None:
+    model = randomize(small_model(name, image_size=(64, 96), in_channels=1)).eval()
+    assert model(torch.randn(2, 1, 64, 96)).shape == (2, NUM_CLASSES)
+
+
+def test_patchconvnet_takes_images_of_any_size() -> None:
+    model = randomize(small_model("patchconvnet_s20")).eval()
+    assert model.features(torch.randn(1, 3, 75, 50)).patches.shape == (1, 48, 5, 4)
+
+
+def test_patchconvnet_keeps_channels_last() -> None:
+    model = randomize(small_model("patchconvnet_s20")).eval()
+    seen = []
+    for block in model.blocks:
+        block.register_forward_hook(lambda _module, _inputs, output: seen.append(output.is_contiguous()))
+    model(images_for(model))
+    assert seen == [True, True]
+
+
+def test_distillation_gives_both_logits_when_training_and_their_mean_after() -> None:
+    for name, settings in (("deit_tiny_distilled", {}), ("cait_s24", {"distilled": True})):
+        model = randomize(small_model(name, drop_path=0.0, **settings))
+        images = images_for(model)
+        with torch.no_grad():
+            of_class, of_teacher = model.train()(images)
+            mean = model.eval()(images)
+        assert not torch.allclose(of_class, of_teacher, atol=1e-3)
+        assert torch.allclose(mean, (of_class + of_teacher) / 2, atol=1e-4, rtol=1e-4)
+
+
+def test_late_class_token_is_not_seen_by_earlier_blocks() -> None:
+    model = randomize(small_model("deit_small", depth=3, class_layer=2)).eval()
+    lengths = []
+    for block in model.blocks:
+        block.communication.register_forward_pre_hook(lambda _module, inputs: lengths.append(inputs[0].shape[1]))
+    model.features(images_for(model))
+    assert lengths == [16, 16, 17]
+
+
+def test_no_classes_gives_the_embedding() -> None:
+    model = randomize(small_model("cait_xxs24", num_classes=0)).eval()
+    images = images_for(model)
+    assert torch.equal(model(images), model.features(images).summary[:, 0])
+
+
+def test_per_class_tokens_have_one_map_and_one_score_each() -> None:
+    model = randomize(small_model("patchconvnet_s20", per_class_tokens=True)).eval()
+    summary = model.features(images_for(model)).summary
+    assert summary.shape == (2, NUM_CLASSES, 48)
+    changed = summary.clone()
+    changed[:, 3] += 1.0
+    difference = (model.head(changed) - model.head(summary)).abs().amax(dim=0)
+    assert difference[3] > 1e-3
+    assert difference[[0, 1, 2, 4, 5, 6]].max() == 0
+
+
+def test_drop_path_is_uniform_or_grows_with_depth() -> None:
+    def rates(name: str, **settings: object) -> list[float]:
+        blocks = small_model(name, depth=5, drop_path=0.4, **settings).blocks
+        return [round(block.feed_forward.branches[0].drop_path.rate, 3) for block in blocks]
+
+    assert rates("cait_s24") == [0.4] * 5
+    assert rates("deit_small") == [0.0, 0.1, 0.2, 0.3, 0.4]
+
+
+@pytest.mark.parametrize(
+    "timm_name", ["resnet18", "vit_tiny_patch16_224", "swin_tiny_patch4_window7_224", "regnety_002"]
+)
+@pytest.mark.parametrize("pool", ["average", "attention"])
+def test_timm_backbones_keep_the_contract(timm_name: str, pool: str) -> None:
+    model = vitrail.create_model(f"timm/{timm_name}", pool=pool, num_classes=NUM_CLASSES).eval()
+    images = torch.randn(2, 3, 224, 224)
+    with torch.no_grad():
+        features = model.features(images)
+        logits = model(images)
+    assert logits.shape == (2, NUM_CLASSES)
+    assert isinstance(model, TimmBackbone)
+    assert features.summary.shape == (2, 1, model.backbone.num_features)
+    assert features.patches.shape[:2] == (2, model.backbone.num_features)
+    assert features.patches.shape[2] == features.patches.shape[3]
+
+
+def test_a_plain_timm_backbone_is_timms_own_model() -> None:
+    model = vitrail.create_model("timm/resnet18", num_classes=NUM_CLASSES).eval()
+    images = torch.randn(1, 3, 64, 64)
+    assert isinstance(model, TimmBackbone)
+    assert torch.equal(model(images), model.backbone(images))
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "message"),
+    [
+        ("deit_small", (1, 1, 64, 64), r"expected images of shape \[batch, 3, height, width\], got \[1, 1, 64, 64\]"),
+        ("cait_s24", (3, 64, 64), r"expected images of shape"),
+        ("deit_small", (1, 3, 65, 64), r"65x64 can't be cut into patches of 16"),
+        ("resmlp_s12", (1, 3, 96, 96), r"made for images of 64x64, not 96x96: create it with that image_size"),
+    ],
+)
+def test_bad_images_are_told_in_a_line(name: str, shape: tuple[int, ...], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        small_model(name)(torch.zeros(shape))
