@@ -27,7 +27,10 @@ def small_catalog(monkeypatch: pytest.MonkeyPatch) -> dict[str, Entry]:
             Result(384, "ImageNet-1k, plain", 82.53, None, 72.0, "table 1"),
         ),
     )
-    entries = [Entry("one_small", "vit", {"dim": 384}, figures), Entry("two_small", "vit", {"dim": 192}, None)]
+    entries = [
+        Entry("one_small", "vit", {"dim": 384, "depth": 12}, figures),
+        Entry("two_small", "vit", {"dim": 192, "depth": 6, "num_branches": 2}, None),
+    ]
     table = {entry.name: entry for entry in entries}
     monkeypatch.setattr(catalog, "CATALOG", table)
     return table
@@ -53,11 +56,11 @@ def test_table_has_the_best_result_of_each_size(capsys: pytest.CaptureFixture[st
     lines = capsys.readouterr().out.splitlines()
     table = [line.split() for line in lines if line.startswith(("one_small", "two_small"))]
     assert table == [
-        ["one_small", "22.0", "0.05", "1e-5", "224", "4.6", "81.0", "85.0", "71.0", "distilled"],
-        ["one_small", "22.0", "0.05", "1e-5", "224", "4.6", "83.0*", "ImageNet-21k", "->", "1k"],
-        ["one_small", "22.0", "0.05", "1e-5", "288", "7.7"],
-        ["one_small", "22.0", "0.05", "1e-5", "384", "82.53", "72.0", "plain"],
-        ["two_small"],
+        ["one_small", "12", "384", "22.0", "0.05", "1e-5", "224", "4.6", "81.0", "85.0", "71.0", "distilled"],
+        ["one_small", "12", "384", "22.0", "0.05", "1e-5", "224", "4.6", "83.0*", "ImageNet-21k", "->", "1k"],
+        ["one_small", "12", "384", "22.0", "0.05", "1e-5", "288", "7.7"],
+        ["one_small", "12", "384", "22.0", "0.05", "1e-5", "384", "82.53", "72.0", "plain"],
+        ["two_small", "6x2", "192"],
     ]
 
 
@@ -67,7 +70,20 @@ def heading_and_lines(width: int | None) -> tuple[list[str], list[str]]:
 
 
 def test_a_file_and_a_wide_terminal_get_every_column() -> None:
-    everything = ["model", "params", "path", "Scale", "image", "FLOPs", "top-1", "ReaL", "V2", "training"]
+    everything = [
+        "model",
+        "blocks",
+        "width",
+        "params",
+        "path",
+        "Scale",
+        "image",
+        "FLOPs",
+        "top-1",
+        "ReaL",
+        "V2",
+        "training",
+    ]
     assert heading_and_lines(None)[0] == heading_and_lines(200)[0] == everything
 
 
@@ -87,7 +103,7 @@ def test_a_narrow_terminal_loses_columns_but_no_name(width: int) -> None:
 def test_json_has_every_row_and_setting(small_catalog: dict[str, Entry], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["models", "--json"]) == 0
     one, two = json.loads(capsys.readouterr().out)
-    assert (one["name"], one["family"], one["settings"]) == ("one_small", "vit", {"dim": 384})
+    assert (one["name"], one["family"], one["settings"]) == ("one_small", "vit", {"dim": 384, "depth": 12})
     assert one["figures"]["parameters"] == 22.0
     assert one["figures"]["flops"] == {"224": 4.6, "288": 7.7}
     assert one["figures"]["layer_scale"] == 1e-5

@@ -12,13 +12,18 @@ if TYPE_CHECKING:
 
 SUMMARY = "list the models and their published figures"
 
-_COLUMNS = ("model", "params", "drop path", "Layer Scale", "image", "FLOPs", "top-1", "ReaL", "V2", "training")
-_EXPENDABLE = ("training", "Layer Scale", "drop path", "V2", "ReaL")  # a narrow terminal goes without, first to last
+_COLUMNS = (
+    *("model", "blocks", "width", "params", "drop path", "Layer Scale"),
+    *("image", "FLOPs", "top-1", "ReaL", "V2", "training"),
+)
+# What a narrow terminal goes without, first to last.
+_EXPENDABLE = ("training", "width", "blocks", "Layer Scale", "drop path", "V2", "ReaL")
 _LEFT_ALIGNED = ("model", "training")
 _GAP = "  "
 _LEGEND = """\
-Params in millions, FLOPs in billions of multiply-adds. Accuracies in %, the best
-published at each image size; * with ImageNet-21k. All rows and sources: --json."""
+Blocks: depth x branches side by side. Params in millions, FLOPs in billions of
+multiply-adds, as printed. Accuracies in %, the best published at each image size;
+* with ImageNet-21k. All rows, settings and sources: --json."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -117,12 +122,17 @@ def _series(entry: "Entry") -> str:
 
 def _describe(entry: "Entry") -> list[dict[str, str]]:
     """A row per image size in the papers with the best accuracy there, and one more for the best with ImageNet-21k."""
-    row = dict.fromkeys(_COLUMNS, "") | {"model": entry.name}
+    branches = entry.settings.get("num_branches", 1)
+    row = dict.fromkeys(_COLUMNS, "") | {
+        "model": entry.name,
+        "blocks": f"{entry.settings['depth']}{f'x{branches}' if branches > 1 else ''}",
+        "width": str(entry.settings["dim"]),
+    }
     figures = entry.figures
     if figures is None:
         return [row]
     row |= {
-        "params": figures.parameters or "",
+        "params": (figures.parameters or "").replace("1e3", "1000"),
         "drop path": _short(figures.drop_path),
         "Layer Scale": _short(figures.layer_scale),
     }

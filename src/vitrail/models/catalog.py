@@ -57,6 +57,7 @@ def _deit() -> dict[str, dict[str, Any]]:
         for suffix, distilled in (("", False), ("_distilled", True)):
             rows[f"deit_{size}{suffix}"] = {
                 **WIDTHS[size],
+                "depth": 12,
                 "distilled": distilled,
                 "drop_path": 0.1,
                 "drop_path_schedule": "linear",

@@ -39,7 +39,7 @@ def read_weights(source: Source) -> Weights:
         return Weights(tensors_of(source, "the state dict"), "the state dict")
     if not isinstance(source, (str, os.PathLike)):
         raise ValueError(
-            f"weights come from a path, a folder, hf://owner/name or a state dict, not a {type(source).__name__}"
+            f"weights come from a path, a folder, hf://owner/name or a state dict, not {type(source).__name__}"
         )
     return read_file(locate(source), label=str(source))
 

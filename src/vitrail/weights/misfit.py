@@ -64,54 +64,61 @@ def find_hints(
     ours: Mapping[str, Tensor], wanted: Mapping[str, Tensor], model: Model, *, head: tuple[str, ...]
 ) -> list[str]:
     """What to do about the usual differences between the weights, under our names, and what the model wants."""
-    return [*head_hints(ours, wanted, head), *stem_hints(ours, wanted), *trait_hints(ours, wanted, model)]
+    return [*head_hints(ours, wanted, head), *size_hints(ours, wanted), *trait_hints(ours, wanted, model)]
 
 
 def head_hints(ours: Mapping[str, Tensor], wanted: Mapping[str, Tensor], head: tuple[str, ...]) -> list[str]:
+    """Another number of classes, or another kind of head."""
     shapes = [{name: value.shape for name, value in state.items() if name.startswith(head)} for state in (ours, wanted)]
-    if shapes[0] == shapes[1]:
-        return []
-    have, want = (next((shape[0] for shape in found.values() if len(shape) == 2), 0) for found in shapes)
-    if have and want and have != want:
-        return [f"the weights have {have} classes and the model {want}: pass reset_head=True to start a new head"]
-    if shapes[0].keys() & shapes[1].keys():
-        return []
-    return ["the heads differ: pass reset_head=True to start a new head"]
+    for name, shape in shapes[0].items():
+        if len(shape) == 2 and name in shapes[1] and shape[0] != shapes[1][name][0]:
+            classes = f"the weights have {shape[0]} classes and the model {shapes[1][name][0]}"
+            return [f"{classes}: pass reset_head=True to start a new head"]
+    is_backbone = any(name.startswith("backbone.") for name in (*shapes[0], *shapes[1]))
+    if shapes[0] != shapes[1] and (not shapes[0] or not shapes[1] or is_backbone):
+        return ["the weights have another head: pass reset_head=True to start a new one"]
+    return []
 
 
-def stem_hints(ours: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> list[str]:
-    """Channels and size of the patches, of a stem that starts with a convolution."""
-    stems = [state.get("stem.layers.0.weight") for state in (ours, wanted)]
-    if any(stem is None or stem.ndim != 4 for stem in stems):
-        return []
-    (channels, patch), (model_channels, model_patch) = (stem.shape[1:3] for stem in stems if stem is not None)
-    hints = []
-    if channels != model_channels:
-        hints.append(f"the weights see {channels} channels and the model {model_channels}: set in_channels={channels}")
-    if patch != model_patch:
-        hints.append(
-            f"the stem's weights are of {patch} pixels and the model's of {model_patch}: set patch_size or stem"
-        )
-    return hints
+def size_hints(ours: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> list[str]:
+    """Settings that can be read from the shape of one tensor, and the number of blocks."""
+    pairs = {
+        setting: [state[name].shape[dimension] for state in (ours, wanted) if has_dimension(state, name, dimension)]
+        for setting, name, dimension in SIZES
+    }
+    pairs["depth"] = [
+        len({name.split(".")[1] for name in state if name.startswith("blocks.")}) for state in (ours, wanted)
+    ]
+    stems = [{name for name in state if name.startswith("stem.")} for state in (ours, wanted)]
+    if stems[0] != stems[1]:
+        del pairs["patch_size"]
+    return [
+        f"the weights' {setting} is {sizes[0]} and the model's {sizes[1]}: create it with {setting}={sizes[0]}"
+        for setting, sizes in pairs.items()
+        if len(sizes) == 2 and sizes[0] != sizes[1] and all(sizes)
+    ]
+
+
+def has_dimension(state: Mapping[str, Tensor], name: str, dimension: int) -> bool:
+    return name in state and state[name].ndim > dimension
 
 
 def trait_hints(ours: Mapping[str, Tensor], wanted: Mapping[str, Tensor], model: Model) -> list[str]:
     """Parts that only the weights or only the model has."""
     hints = []
-    for setting, (trait, is_present) in TRAITS.items():
-        has, wants = is_present(ours), is_present(wanted)
-        if has != wants and hasattr(model.config, setting):
-            found = (
-                "the weights have {} and the model has none" if has else "the model has {} and the weights have none"
-            )
-            hints.append(f"{found.format(trait)}: change {setting}")
+    for trait in TRAITS:
+        has, wants = trait.is_present(ours), trait.is_present(wanted)
+        if has != wants and hasattr(model.config, trait.setting):
+            have, lack = ("weights have", "model has") if has else ("model has", "weights have")
+            value = trait.present if has else trait.absent
+            hints.append(f"the {have} {trait.name} and the {lack} none: create it with {trait.setting}={value}")
     return hints
 
 
-def has_two_tokens(state: Mapping[str, Tensor]) -> bool:
-    """Whether there is a distillation token beside the class token."""
+def count_tokens(state: Mapping[str, Tensor]) -> int:
+    """Special tokens; those of one class each do not count."""
     tokens = state.get("tokens", state.get("class_stage.tokens"))
-    return "head.weight" not in state and tokens is not None and tokens.ndim == 3 and tokens.shape[1] == 2
+    return 0 if "head.weight" in state or tokens is None or tokens.ndim != 3 else tokens.shape[1]
 
 
 def has_name(pattern: str) -> Callable[[Mapping[str, Tensor]], bool]:
@@ -119,11 +126,27 @@ def has_name(pattern: str) -> Callable[[Mapping[str, Tensor]], bool]:
     return lambda state: any(re.fullmatch(pattern, name) for name in state)
 
 
-# Setting -> what it gives a model, and how to tell.
-TRAITS: dict[str, tuple[str, Callable[[Mapping[str, Tensor]], bool]]] = {
-    "distilled": ("a distillation token", has_two_tokens),
-    "class_position": ("positions for special tokens", has_name(r"positions\.tokens")),
-    "per_class_tokens": ("a token per class", has_name(r"head\.weight")),
-    "talking_heads": ("talking heads", has_name(r"blocks\..*\.before_softmax\.weight")),
-    "layer_scale": ("LayerScale", has_name(r"blocks\..*\.scale\.weight")),
-}
+@dataclass(frozen=True)
+class Trait:
+    """A part that a setting gives a model."""
+
+    setting: str
+    name: str
+    is_present: Callable[[Mapping[str, Tensor]], bool]
+    present: str = "True"  # the setting's value with the part
+    absent: str = "False"
+
+
+# Setting, the tensor that shows it and in which dimension.
+SIZES = (
+    ("in_channels", "stem.layers.0.weight", 1),
+    ("patch_size", "stem.layers.0.weight", 2),
+    ("dim", "norm.weight", 0),
+)
+TRAITS = (
+    Trait("distilled", "a distillation token", lambda state: count_tokens(state) == 2),
+    Trait("class_position", "positions for special tokens", has_name(r"positions\.tokens")),
+    Trait("per_class_tokens", "a token per class", has_name(r"head\.weight")),
+    Trait("talking_heads", "talking heads", has_name(r"blocks\..*\.before_softmax\.weight")),
+    Trait("layer_scale", "LayerScale", has_name(r"blocks\..*\.scale\.weight"), "1e-4", "None"),
+)

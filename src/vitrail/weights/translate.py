@@ -126,18 +126,20 @@ def take_positions(state: dict[str, Tensor], result: Translation, model: Model, 
 
 
 def positions_before_patches(length: int, num_tokens: int, model: Model, grid: tuple[int, int] | None) -> int:
-    """How many of `length` positions belong to special tokens: all of these have one, or none has.
+    """How many of `length` positions belong to special tokens: all of a ViT's tokens have one, or none has.
 
     What is left is the grid the source tells, else a square, else what this model has.
     """
-    choices = (num_tokens, 0)
-    if grid is not None:
-        fits = [count for count in choices if length - count == grid[0] * grid[1]]
-    else:
-        fits = [count for count in choices if square_side(length - count)]
-    if fits:
-        return fits[0]
+    if family_of(model) != "vit":
+        return 0
     rows, columns = grid_of(model) or (0, 0)
+    if grid is not None:
+        return num_tokens if length - num_tokens == grid[0] * grid[1] else 0
+    if length == rows * columns and not model.config.class_position:
+        return 0
+    squares = [count for count in (num_tokens, 0) if square_side(length - count)]
+    if squares:
+        return squares[0]
     return num_tokens if length - num_tokens == rows * columns else 0
 
 
