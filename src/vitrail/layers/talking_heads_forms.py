@@ -120,8 +120,10 @@ def differentiate_tiled(
     tokens = (_by_head(each, tiling.images) for each in (query, key, value, gradient))
     others = (each.split(tiling.images) for each in (bias, query_gradient, key_gradient, value_gradient))
     for queries, keys, values, gradients, add, query_out, key_out, value_out in zip(*tokens, *others, strict=True):
-        key_sum, value_sum = torch.zeros_like(keys), torch.zeros_like(values)
-        for row_queries, row_gradients, row_out in _by_rows(queries, gradients, query_out, rows=tiling.rows):
+        key_sum, value_sum = workspace.sums(keys)
+        by_rows = _by_rows(queries, gradients, query_out, rows=tiling.rows)
+        for part, (row_queries, row_gradients, row_out) in enumerate(by_rows):
+            keep = min(part, 1)  # the first part overwrites the sums of the images before
             tile = workspace.tile(row_queries)
             before_weight, after_weight, before_transposed, after_transposed = tile.weights
             scores, attention, mixed = tile.head_major[0], tile.group_major[1], tile.group_major[2]
@@ -129,7 +131,7 @@ def differentiate_tiled(
             torch.bmm(before_weight, scores.by_group, out=attention.by_group)
             torch.softmax(attention.lines, dim=-1, out=attention.lines)
             torch.bmm(after_weight, attention.by_group, out=mixed.by_group)
-            value_sum.baddbmm_(mixed.by_head.transpose(1, 2), row_gradients)
+            value_sum.baddbmm_(mixed.by_head.transpose(1, 2), row_gradients, beta=keep)
 
             # From here on, a buffer is taken again as soon as what it holds has been used for the last time.
             mixed_gradient, attention_gradient = tile.head_major[3], tile.group_major[2]
@@ -144,7 +146,7 @@ def differentiate_tiled(
             torch.bmm(before_transposed, attention_gradient.by_group, out=scores_gradient.by_group)
             _multiply(scores_gradient.by_head, keys, scale=scale, out=tile.sums)
             row_out.copy_(tile.sums_by_image)
-            key_sum.baddbmm_(scores_gradient.by_head.transpose(1, 2), row_queries, alpha=scale)
+            key_sum.baddbmm_(scores_gradient.by_head.transpose(1, 2), row_queries, beta=keep, alpha=scale)
         key_out.copy_(_by_image(key_sum, heads))
         torch.add(_by_image(value_sum, heads), add, out=value_out)
     return Gradients(
@@ -221,12 +223,19 @@ class _Workspace:
         self.tiling = tiling
         self.buffers = [key.new_empty(elements) for _ in range(num_buffers)]
         self.tiles: dict[torch.Size, _Tile] = {}
+        self.key_sums: dict[torch.Size, tuple[Tensor, Tensor]] = {}
 
     def tile(self, queries: Tensor) -> _Tile:  # queries [heads * images, rows, head_dim]
         tile = self.tiles.get(queries.shape)
         if tile is None:
             tile = self.tiles[queries.shape] = self._shape(queries.new_empty(queries.shape))
         return tile
+
+    def sums(self, keys: Tensor) -> tuple[Tensor, Tensor]:
+        """Two uninitialised tensors like the keys."""
+        if keys.shape not in self.key_sums:
+            self.key_sums[keys.shape] = (keys.new_empty(keys.shape), keys.new_empty(keys.shape))
+        return self.key_sums[keys.shape]
 
     def _shape(self, sums: Tensor) -> _Tile:
         head_images, rows, _ = sums.shape

@@ -4,6 +4,7 @@ import argparse
 import os
 import pickle
 import re
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,13 +103,14 @@ def read_safetensors(path: Path, label: str) -> Weights:
 def read_pickle(path: Path, label: str) -> Any:
     """What torch.save wrote: tensors, plain containers and, as official files have one, a command line's Namespace."""
     try:
-        with torch.serialization.safe_globals([argparse.Namespace]):
+        with warnings.catch_warnings(), torch.serialization.safe_globals([argparse.Namespace]):
+            warnings.simplefilter("ignore")  # about pickles that it refuses in the next moment
             return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        unsafe = re.search(r"GLOBAL (\S+)|Unsupported (?:class|operand|global):? (\S+)", str(error))
+        unsafe = re.search(r"GLOBAL ([\w.]+)|Unsupported operand", str(error))
         if unsafe is None:
             raise ValueError(f"{label}: damaged, or not a file of torch.save") from None
-        name = unsafe.group(1) or unsafe.group(2)
+        name = unsafe[1] or "a pickle not of torch.save"
         raise ValueError(
             f"{label}: refused, it holds more than tensors ({name}) and loading that could run code.\n"
             "Nothing of it was run; ask for its state dict, best as .safetensors"

@@ -39,7 +39,8 @@ def count_patches(state: Mapping[str, Tensor]) -> int | None:
     for name, value in state.items():
         if POSITIONS.fullmatch(name) and value.ndim == 3:
             return value.shape[1]
-        if (ACROSS_PATCHES.fullmatch(name) or MLP_ACROSS_PATCHES.fullmatch(name)) and name.endswith("weight"):
+        is_across = ACROSS_PATCHES.fullmatch(name) or MLP_ACROSS_PATCHES.fullmatch(name)
+        if is_across and value.ndim == 2:
             return min(value.shape)
         if FROM_PATCHES.fullmatch(name) and value.ndim == 2:
             return value.shape[1] - 1

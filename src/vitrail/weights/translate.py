@@ -74,7 +74,7 @@ def translate_to_ours(
     rules = rules_of(model, dialect)
     for name, value in remaining.items():
         found = find_rule(name, rules, to_ours=True)
-        if found is None:
+        if found is None or found[0] in result.state:
             result.unknown.append(name)
         else:
             result.add(found[0], without_ones(value, found[1]), origin=name)
@@ -145,9 +145,9 @@ def positions_before_patches(length: int, num_tokens: int, model: Model, grid: t
 
 def take_tokens(state: dict[str, Tensor], result: Translation, model: Model) -> None:
     """The class token, then the distillation token."""
-    parts = [state.pop(name) for name in ("cls_token", "dist_token") if has_tokens(state, name, like="cls_token")]
-    if parts:
-        result.add(tokens_name(model), torch.cat(parts, dim=1), origin="cls_token")
+    names = [name for name in ("cls_token", "dist_token") if has_tokens(state, name, like="cls_token")]
+    if names:
+        result.add(tokens_name(model), torch.cat([state.pop(name) for name in names], dim=1), origin=names[0])
 
 
 def has_tokens(state: Mapping[str, Tensor], name: str, *, like: str | None = None) -> bool:
