@@ -29,9 +29,10 @@ def test_only_the_convolutional_stems_let_patches_communicate(kind: str) -> None
     assert (elsewhere.max() > 0) == kind.startswith("conv")
 
 
-def test_convolutional_stem_halves_a_power_of_two() -> None:
-    with pytest.raises(ValueError, match="patch_size must be a power of two, not 14"):
-        make_stem("conv", in_channels=3, dim=48, patch_size=14)
+@pytest.mark.parametrize("patch_size", [1, 14])
+def test_convolutional_stem_halves_a_power_of_two(patch_size: int) -> None:
+    with pytest.raises(ValueError, match=rf"patch_size must be 2, 4, 8, \.\.\., not {patch_size}"):
+        make_stem("conv", in_channels=3, dim=48, patch_size=patch_size)
 
 
 def test_a_size_that_can_not_be_cut_gets_a_proposal() -> None:

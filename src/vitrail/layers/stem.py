@@ -77,10 +77,8 @@ def convolution_layers(in_channels: int, dim: int, patch_size: int, options: lis
     PatchConvNet's has no norm ("conv"); Three things puts one after each convolution ("conv_bn", "conv_ln").
     """
     steps = patch_size.bit_length() - 1
-    if patch_size != 1 << steps:
-        raise ValueError(
-            f"the convolutional stem halves the image: patch_size must be a power of two, not {patch_size}"
-        )
+    if patch_size == 1 or patch_size != 1 << steps:
+        raise ValueError(f"the convolutional stem halves the image: patch_size must be 2, 4, 8, ..., not {patch_size}")
     if dim % (1 << (steps - 1)):
         raise ValueError(f"the convolutional stem halves the width {steps - 1} times: dim {dim} must allow it")
     widths = [in_channels] + [dim >> (steps - 1 - step) for step in range(steps)]
