@@ -80,6 +80,29 @@ def test_class_attention_projects_no_patch_when_there_are_few_queries() -> None:
     assert not projects_queries(num_classes=1000)
 
 
+def test_a_timm_backbone_keeps_its_layers_and_folds_ours() -> None:
+    model = vitrail.create_model("timm/resnet18", pool="attention", num_classes=7).eval()
+    folded = vitrail.fold(model)
+    images = torch.randn(2, 3, 64, 64)
+    with torch.inference_mode():
+        assert torch.allclose(model(images), folded(images), atol=1e-5)
+    assert any(isinstance(module, FoldedClassAttention) for module in folded.modules())
+
+
+@pytest.mark.parametrize("is_native", [True, False])
+def test_sixteen_bits_stay_sixteen_bits_outside(is_native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vitrail.deploy.folding.has_native_bfloat16", lambda: is_native)
+    model = randomize(small_model("cait_s24")).eval()
+    images = images_for(model)
+    with torch.inference_mode():
+        expected = model(images)
+        folded = vitrail.fold(model.bfloat16())
+        logits = folded(images.bfloat16())
+    assert logits.dtype == torch.bfloat16
+    assert folded.blocks[0].feed_forward.mix.expand.weight.dtype == (torch.bfloat16 if is_native else torch.float32)
+    assert (logits.float() - expected).abs().max() < 0.05 * expected.abs().max()
+
+
 def test_fold_refuses_what_is_not_a_model_of_ours() -> None:
     with pytest.raises(ValueError, match="not Linear"):
         vitrail.fold(nn.Linear(2, 2))  # type: ignore[arg-type]

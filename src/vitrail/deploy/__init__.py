@@ -1,5 +1,5 @@
 """Making a trained model ready to serve."""
 
-from vitrail.deploy.fold import fold
+from vitrail.deploy.folding import fold
 
 __all__ = ["fold"]

@@ -90,6 +90,17 @@ class FoldedClassAttention(nn.Module):
         return self.proj(join_heads(torch.matmul(pooled, self.value)))
 
 
+class Cast(nn.Module):
+    """Changes the type of its input."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.dtype = dtype
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.to(self.dtype)
+
+
 def linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
     """A linear layer that owns these tensors."""
     layer = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
