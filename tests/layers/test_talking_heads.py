@@ -288,7 +288,8 @@ def test_tiles_stay_in_cache_and_cover_the_maps(batch: int, heads: int, length: 
     tokens = torch.empty(1, dtype=dtype).expand(batch, heads, length, HEAD_DIM)
     tiling = plan_tiles(tokens, key=tokens)
     tile_bytes = tiling.images * heads * tiling.rows * length * tokens.element_size()
-    assert tile_bytes <= talking_heads.CPU_TILE_BYTES or (tiling.images, tiling.rows) == (1, 1)
+    budget = talking_heads.CPU_TILE_BYTES * torch.get_num_threads()
+    assert tile_bytes <= budget or (tiling.images, tiling.rows) == (1, 1)
     assert 1 <= tiling.images <= batch
     assert tiling.rows == length or tiling.images == 1
     assert not (tiling.is_mixed_by_row and tiling.images > 1)

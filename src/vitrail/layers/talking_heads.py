@@ -17,12 +17,13 @@ from vitrail.layers.talking_heads_forms import (
     differentiate_tiled,
 )
 
-# Measured: maps of about this size, and a second buffer as large, stay in the caches of a CPU.
-CPU_TILE_BYTES = 5 << 19
-# Elsewhere only memory limits a tile: the backward pass holds four of them.
+# Measured: maps of this size per thread, of which the forward pass holds two and the backward pass four, stay in the
+# caches of a CPU and leave each thread enough to do.
+CPU_TILE_BYTES = 1 << 20
+# On other devices only memory limits a tile.
 DEVICE_TILE_BYTES = 1 << 28
-# Smaller maps are worth more taken several images at a time than mixed row by row.
-ROW_MIXING_ELEMENTS = 1 << 16
+# Several images at a time are worth more than mixing row by row from about this number on.
+MANY_IMAGES = 4
 # The fused form costs `heads` times the products. Low-precision matrix units make up for four heads, but no further;
 # and their kernels take heads of up to 256 dimensions.
 FUSED_MAX_HEADS = 4
@@ -89,14 +90,15 @@ def prefers_fused(query: Tensor) -> bool:
 def plan_tiles(query: Tensor, *, key: Tensor) -> Tiling:
     """Tiles that stay in cache: several small images, one image, or some of its rows."""
     batch, heads, num_queries, _ = query.shape
-    row_elements = heads * key.shape[2]
     is_cpu = query.device.type == "cpu"
-    budget = (CPU_TILE_BYTES if is_cpu else DEVICE_TILE_BYTES) // query.element_size()
-    has_small_products = is_cpu and query.dtype in (torch.float32, torch.float64) and torch.backends.mkl.is_available()
-    if has_small_products and row_elements * num_queries >= ROW_MIXING_ELEMENTS:
-        return Tiling(images=1, rows=_even_part(num_queries, budget // row_elements), is_mixed_by_row=True)
+    budget = (CPU_TILE_BYTES * torch.get_num_threads() if is_cpu else DEVICE_TILE_BYTES) // query.element_size()
+    row_elements = heads * key.shape[2]
+    rows = _even_part(num_queries, budget // row_elements)
     images = _even_part(batch, budget // (row_elements * num_queries))
-    return Tiling(images=images, rows=_even_part(num_queries, budget // row_elements), is_mixed_by_row=False)
+    has_small_products = is_cpu and query.dtype in (torch.float32, torch.float64) and torch.backends.mkl.is_available()
+    if has_small_products and budget < MANY_IMAGES * row_elements * num_queries:
+        return Tiling(images=1, rows=rows, is_mixed_by_row=True)
+    return Tiling(images=images, rows=rows, is_mixed_by_row=False)
 
 
 def _even_part(total: int, limit: int) -> int:
