@@ -1,13 +1,14 @@
-"""Inference of folded vitrail models against timm's eager ones: the same weights, input and dtype in one process.
+"""Inference of folded vitrail models against timm's eager ones: the same weights, input and dtype on both sides.
 
-python benchmarks/inference.py [--rounds 9] [--only cait]
+python benchmarks/inference.py [--rounds 7] [--processes 3] [--only cait] [--dtype fp32]
 """
 
 import argparse
+import json
 
 import timm
 import torch
-from measure import best_times, machine
+from measure import best_times, in_fresh_process, machine, summarize
 
 import vitrail
 
@@ -20,12 +21,12 @@ CASES = [
     ("deit3_small", "deit3_small_patch16_224", 224, 16),
     ("resmlp_s24", "resmlp_24_224", 224, 16),
 ]
-PARALLEL = ("vit_s18x2", "vit_s36")
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
-def compare(ours: str, peer: str, image_size: int, batch: int, dtype: torch.dtype, rounds: int) -> tuple[float, float]:
+def compare(case: int, dtype: torch.dtype, rounds: int) -> tuple[float, float]:
     """Best seconds of the peer and of ours."""
+    ours, peer, image_size, batch = CASES[case]
     reference = timm.create_model(peer, pretrained=False).eval()
     model = vitrail.create_model(ours, image_size=image_size)
     vitrail.load_weights(model, reference.state_dict())
@@ -39,8 +40,8 @@ def compare(ours: str, peer: str, image_size: int, batch: int, dtype: torch.dtyp
 
 
 def compare_parallel(rounds: int) -> tuple[float, float]:
-    """Best seconds of the sequential and of the parallel model of the same size, one image, both folded."""
-    sequential, parallel = (vitrail.fold(vitrail.create_model(name)) for name in reversed(PARALLEL))
+    """Best seconds of vit_s36 and of vit_s18x2: the same size in sequence and in parallel, one image, both folded."""
+    sequential, parallel = (vitrail.fold(vitrail.create_model(name)) for name in ("vit_s36", "vit_s18x2"))
     images = torch.randn(1, 3, 224, 224)
     with torch.inference_mode():
         return best_times(lambda: sequential(images), lambda: parallel(images), rounds=rounds)
@@ -48,27 +49,36 @@ def compare_parallel(rounds: int) -> tuple[float, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--rounds", type=int, default=7, help="alternating calls in a process; the best counts")
+    parser.add_argument("--processes", type=int, default=3, help="fresh processes; the median counts")
     parser.add_argument("--only", default="", help="only models whose name starts so")
-    parser.add_argument("--dtype", choices=DTYPES, action="append")
+    parser.add_argument("--dtype", choices=DTYPES, action="append", help="default: all")
+    parser.add_argument("--case", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    labels: list[str] = arguments.dtype or list(DTYPES)
     torch.manual_seed(0)
+    if arguments.case is not None:
+        is_parallel = arguments.case == len(CASES)
+        dtype, rounds = DTYPES[labels[0]], arguments.rounds
+        print(json.dumps(compare_parallel(rounds) if is_parallel else compare(arguments.case, dtype, rounds)))
+        return
+
+    def repeat(case: int, label: str) -> list[tuple[float, float]]:
+        options = ("--case", str(case), "--dtype", label, "--rounds", str(arguments.rounds))
+        return [in_fresh_process(__file__, *options) for _ in range(arguments.processes)]
+
     print(f"{machine()}; timm {timm.__version__}\n")
-    print("| model | image | batch | dtype | timm img/s | vitrail img/s | ratio |")
+    print("| model | image | batch | dtype | timm img/s | vitrail img/s | ratio (range) |")
     print("|---|---|---|---|---|---|---|")
-    for ours, peer, image_size, batch in CASES:
-        if not ours.startswith(arguments.only):
-            continue
-        for label in arguments.dtype or DTYPES:
-            theirs, mine = compare(ours, peer, image_size, batch, DTYPES[label], arguments.rounds)
-            row = f"| {ours} | {image_size} | {batch} | {label} | {batch / theirs:.1f} | {batch / mine:.1f} "
-            print(f"{row}| {theirs / mine:.2f} |", flush=True)
-    if "vit".startswith(arguments.only) or arguments.only.startswith("vit"):
-        sequential, parallel = compare_parallel(arguments.rounds)
-        print(
-            f"\nvit_s18x2 against vit_s36, both folded, batch 1, fp32: {1e3 * parallel:.1f} ms against "
-            f"{1e3 * sequential:.1f} ms, ratio {sequential / parallel:.2f}"
-        )
+    for case, (ours, _, image_size, batch) in enumerate(CASES):
+        for label in labels if ours.startswith(arguments.only) else ():
+            theirs, mine, ratio = summarize(repeat(case, label))
+            row = f"| {ours} | {image_size} | {batch} | {label} | {batch / theirs:.1f} | {batch / mine:.1f} | {ratio} |"
+            print(row, flush=True)
+    if "vit_s18x2".startswith(arguments.only):
+        sequential, parallel, ratio = summarize(repeat(len(CASES), "fp32"))
+        milliseconds = f"{1e3 * parallel:.0f} ms against {1e3 * sequential:.0f} ms"
+        print(f"\nvit_s18x2 against vit_s36, both folded, one image, fp32: {milliseconds}, ratio {ratio}")
 
 
 if __name__ == "__main__":

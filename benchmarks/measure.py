@@ -1,9 +1,18 @@
-"""Timing two callables against each other in one process, alternating, so that the machine's moods hit both alike."""
+"""Timing two callables against each other: alternating in one process, and the whole again in fresh processes.
 
+Alternating lets the machine's moods hit both alike. Fresh processes matter because the state of the memory allocator,
+which a process keeps, can change the speed of code that makes large temporary tensors by a factor of two.
+"""
+
+import json
 import platform
+import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -19,6 +28,20 @@ def best_times(first: Callable[[], object], second: Callable[[], object], *, rou
             call()
             best[index] = min(best[index], time.perf_counter() - start)
     return best[0], best[1]
+
+
+def in_fresh_process(script: str, *arguments: str) -> Any:
+    """What a new process of a benchmark script prints, as JSON."""
+    command = [sys.executable, script, *arguments]
+    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+
+
+def summarize(times: list[tuple[float, float]]) -> tuple[float, float, str]:
+    """Median seconds of both sides, and the median ratio with its range, over processes."""
+    ratios = sorted(first / second for first, second in times)
+    first, second = (statistics.median(side) for side in zip(*times, strict=True))
+    spread = f"{statistics.median(ratios):.2f} ({ratios[0]:.2f}-{ratios[-1]:.2f})"
+    return first, second, spread
 
 
 def machine() -> str:

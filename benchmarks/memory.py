@@ -1,37 +1,40 @@
 """Peak memory of PatchConvNet as the image grows: linear in its area (thesis figure 5.3), each in a fresh process.
 
+Linux only: it reads the process's memory from /proc.
+
 python benchmarks/memory.py [--model patchconvnet_s60]
 """
 
 import argparse
+import ctypes
 import json
-import resource
-import subprocess
-import sys
+from pathlib import Path
 
 import torch
-from measure import machine
+from measure import in_fresh_process, machine
 
 import vitrail
 
 SIZES = (224, 288, 320, 384, 448, 512)
-BATCH = 8
-
-
-def activation_memory(name: str, image_size: int) -> float:
-    """MiB that one batch adds to a fresh process that holds the model."""
-    command = [sys.executable, __file__, "--model", name, "--measure", str(image_size)]
-    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+BATCH = 16
 
 
 def measure(name: str, image_size: int) -> None:
-    settings = {} if name.startswith("patchconvnet") else {"image_size": image_size}
-    model = vitrail.fold(vitrail.create_model(name, **settings))
+    """Print the MiB that one batch adds, at its peak, to this process, which holds the model."""
+    model = vitrail.fold(vitrail.create_model(name, image_size=image_size))
     with torch.inference_mode():
-        model(torch.zeros(1, 3, 224, 224)) if not settings else None
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        model(torch.zeros(1, 3, 64, 64))
+        ctypes.CDLL(None).malloc_trim(0)  # what building the model left free must not serve the batch
+        Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew from what is in use now
+        before = resident("VmRSS")
         model(torch.zeros(BATCH, 3, image_size, image_size))
-    print(json.dumps((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024))
+    print(json.dumps((resident("VmHWM") - before) / 1024))
+
+
+def resident(field: str) -> int:
+    """KiB in memory: VmRSS is what is there now, VmHWM the most there was."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith(field)).split()[1])
 
 
 def main() -> None:
@@ -47,7 +50,7 @@ def main() -> None:
     print("|---|---|---|---|")
     first = None
     for size in SIZES:
-        added = activation_memory(arguments.model, size)
+        added = in_fresh_process(__file__, "--model", arguments.model, "--measure", str(size))
         first = first or added
         print(f"| {size} | {(size / SIZES[0]) ** 2:.2f} | {added:.0f} | {added / first:.2f} |", flush=True)
 

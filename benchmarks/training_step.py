@@ -1,38 +1,41 @@
-"""A training step (forward, backward, AdamW) of vitrail against timm: speed in one process, memory in fresh ones.
+"""A training step (forward, backward, AdamW) of vitrail against timm: speed, and peak memory.
 
-python benchmarks/training_step.py [--rounds 5]
+python benchmarks/training_step.py [--rounds 5] [--processes 3] [--dtype fp32]
 """
 
 import argparse
 import json
 import resource
-import subprocess
-import sys
 from collections.abc import Callable
 
 import timm
 import torch
-from measure import best_times, machine
+from measure import best_times, in_fresh_process, machine, summarize
 from torch import nn
 from torch.nn import functional
 
 import vitrail
 
-SPEED = [
-    # ours, timm's, image size, batch, dtype
-    ("cait_xxs24", "cait_xxs24_224", 224, 8, "fp32"),
-    ("cait_xxs24", "cait_xxs24_224", 224, 8, "bf16"),
-    ("deit_small", "deit_small_patch16_224", 224, 8, "fp32"),
-    ("deit_small", "deit_small_patch16_224", 224, 8, "bf16"),
+CASES = [
+    # ours, timm's, image size, batch
+    ("cait_xxs24", "cait_xxs24_224", 224, 8),
+    ("deit_small", "deit_small_patch16_224", 224, 8),
 ]
-MEMORY = ("cait_xxs24", "cait_xxs24_384", 384, 4)
+MEMORY_CASE = ("cait_xxs24", "cait_xxs24_384", 384, 4)
+SIDES = ("timm", "vitrail")
 
 
-def make_step(model: nn.Module, image_size: int, batch: int, dtype: str) -> Callable[[], None]:
+def make_step(side: str, case: tuple[str, str, int, int], dtype: str) -> Callable[[], None]:
     """One optimisation step on random data; bf16 is autocast over float32 weights."""
+    ours, peer, image_size, batch = case
+    model: nn.Module
+    if side == "timm":
+        model = timm.create_model(peer, pretrained=False)
+    else:
+        model = vitrail.create_model(ours, image_size=image_size, drop_path=0.0)
+    model.train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
     images, targets = torch.randn(batch, 3, image_size, image_size), torch.randint(0, 1000, (batch,))
-    model.train()
 
     def step() -> None:
         with torch.autocast("cpu", torch.bfloat16, enabled=dtype == "bf16"):
@@ -44,50 +47,44 @@ def make_step(model: nn.Module, image_size: int, batch: int, dtype: str) -> Call
     return step
 
 
-def create(which: str, ours: str, peer: str, image_size: int) -> nn.Module:
-    if which == "timm":
-        return timm.create_model(peer, pretrained=False)
-    return vitrail.create_model(ours, image_size=image_size, drop_path=0.0)
-
-
-def peak_memory(which: str) -> float:
-    """Largest resident set, in MiB, of a fresh process that makes two steps."""
-    command = [sys.executable, __file__, "--memory-of", which]
-    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-
-
-def report_memory_of(which: str) -> None:
-    ours, peer, image_size, batch = MEMORY
-    step = make_step(create(which, ours, peer, image_size), image_size, batch, "fp32")
+def peak_memory_of(side: str) -> float:
+    """Largest resident set, in MiB, of this process after two steps."""
+    step = make_step(side, MEMORY_CASE, "fp32")
     step()
     step()
-    print(json.dumps(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024))
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--memory-of", choices=["timm", "vitrail"], help=argparse.SUPPRESS)
+    parser.add_argument("--rounds", type=int, default=5, help="alternating steps in a process; the best counts")
+    parser.add_argument("--processes", type=int, default=3, help="fresh processes; the median counts")
+    parser.add_argument("--dtype", choices=["fp32", "bf16"], action="append", help="default: both")
+    parser.add_argument("--case", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--memory-of", choices=SIDES, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     torch.manual_seed(0)
+    dtypes = arguments.dtype or ["fp32", "bf16"]
     if arguments.memory_of:
-        report_memory_of(arguments.memory_of)
+        print(json.dumps(peak_memory_of(arguments.memory_of)))
+        return
+    if arguments.case is not None:
+        steps = [make_step(side, CASES[arguments.case], dtypes[0]) for side in SIDES]
+        print(json.dumps(best_times(*steps, rounds=arguments.rounds)))
         return
     print(f"{machine()}; timm {timm.__version__}\n")
-    print("| model | image | batch | dtype | timm s/step | vitrail s/step | ratio |")
+    print("| model | image | batch | dtype | timm s/step | vitrail s/step | ratio (range) |")
     print("|---|---|---|---|---|---|---|")
-    for ours, peer, image_size, batch, dtype in SPEED:
-        steps = [
-            make_step(create(which, ours, peer, image_size), image_size, batch, dtype) for which in ("timm", "ours")
-        ]
-        theirs, mine = best_times(*steps, rounds=arguments.rounds)
-        print(
-            f"| {ours} | {image_size} | {batch} | {dtype} | {theirs:.2f} | {mine:.2f} | {theirs / mine:.2f} |",
-            flush=True,
-        )
-    theirs, mine = peak_memory("timm"), peak_memory("vitrail")
+    for case, (ours, _, image_size, batch) in enumerate(CASES):
+        for dtype in dtypes:
+            options = ("--case", str(case), "--dtype", dtype, "--rounds", str(arguments.rounds))
+            times = [in_fresh_process(__file__, *options) for _ in range(arguments.processes)]
+            theirs, mine, ratio = summarize(times)
+            print(f"| {ours} | {image_size} | {batch} | {dtype} | {theirs:.2f} | {mine:.2f} | {ratio} |", flush=True)
+    theirs, mine = (in_fresh_process(__file__, "--memory-of", side) for side in SIDES)
+    ours, _, image_size, batch = MEMORY_CASE
     print(
-        f"\nPeak memory of a {MEMORY[0]} step at {MEMORY[2]}, batch {MEMORY[3]}, fp32: "
+        f"\nPeak memory of a {ours} step at {image_size}, batch {batch}, fp32: "
         f"timm {theirs:.0f} MiB, vitrail {mine:.0f} MiB, ratio {mine / theirs:.2f}"
     )
 
