@@ -8,7 +8,7 @@ import json
 
 import timm
 import torch
-from measure import best_times, in_fresh_process, machine, summarize
+from measure import best_times, default_dtypes, in_fresh_process, machine, summarize
 
 import vitrail
 
@@ -52,10 +52,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7, help="alternating calls in a process; the best counts")
     parser.add_argument("--processes", type=int, default=3, help="fresh processes; the median counts")
     parser.add_argument("--only", default="", help="only models whose name starts so")
-    parser.add_argument("--dtype", choices=DTYPES, action="append", help="default: all")
+    parser.add_argument("--dtype", choices=DTYPES, action="append", help="default: fp32, and bf16 if the CPU has it")
     parser.add_argument("--case", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    labels: list[str] = arguments.dtype or list(DTYPES)
+    labels: list[str] = arguments.dtype or default_dtypes()
     torch.manual_seed(0)
     if arguments.case is not None:
         is_parallel = arguments.case == len(CASES)

@@ -16,6 +16,8 @@ from typing import Any
 
 import torch
 
+from vitrail.layers.talking_heads import has_native_bfloat16
+
 
 def best_times(first: Callable[[], object], second: Callable[[], object], *, rounds: int) -> tuple[float, float]:
     """Best seconds of each over `rounds` alternating calls, after one warm-up call of each."""
@@ -44,15 +46,18 @@ def summarize(times: list[tuple[float, float]]) -> tuple[float, float, str]:
     return first, second, spread
 
 
+def default_dtypes() -> list[str]:
+    """fp32, and bf16 where the CPU has it: emulated, it would take an hour and say little."""
+    return ["fp32", "bf16"] if has_native_bfloat16() else ["fp32"]
+
+
 def machine() -> str:
     """The processor and what decides its speed, for the heading of a table."""
     name = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
-    flags = ""
     if cpuinfo.exists():
-        text = cpuinfo.read_text()
-        name = next((line.split(":")[1].strip() for line in text.splitlines() if line.startswith("model name")), name)
-        flags = next((line for line in text.splitlines() if line.startswith("flags")), "")
-    bf16 = "bf16 instructions" if "amx_bf16" in flags or "avx512_bf16" in flags else "no bf16 instructions"
+        lines = cpuinfo.read_text().splitlines()
+        name = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), name)
+    bf16 = "bf16 instructions" if has_native_bfloat16() else "no bf16 instructions"
     capability = torch.backends.cpu.get_cpu_capability()
     return f"{name}, {capability}, {bf16}, {torch.get_num_threads()} threads, torch {torch.__version__}"

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import timm
 import torch
-from measure import best_times, in_fresh_process, machine, summarize
+from measure import best_times, default_dtypes, in_fresh_process, machine, summarize
 from torch import nn
 from torch.nn import functional
 
@@ -59,12 +59,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5, help="alternating steps in a process; the best counts")
     parser.add_argument("--processes", type=int, default=3, help="fresh processes; the median counts")
-    parser.add_argument("--dtype", choices=["fp32", "bf16"], action="append", help="default: both")
+    parser.add_argument(
+        "--dtype", choices=["fp32", "bf16"], action="append", help="default: fp32, and bf16 if the CPU has it"
+    )
     parser.add_argument("--case", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--memory-of", choices=SIDES, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     torch.manual_seed(0)
-    dtypes = arguments.dtype or ["fp32", "bf16"]
+    dtypes = arguments.dtype or default_dtypes()
     if arguments.memory_of:
         print(json.dumps(peak_memory_of(arguments.memory_of)))
         return

@@ -17,7 +17,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 ARROWS: dict[str, set[str]] = {
     "layers": set(),
     "models": {"layers"},
-    "weights": {"layers", "models"},
+    "weights": {"vitrail", "layers", "models"},
     "deploy": {"layers", "models"},
     "cli": {"vitrail", "layers", "models", "weights", "deploy"},
 }

@@ -40,6 +40,9 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["models", "--jsno"], "unknown option '--jsno', did you mean '--json'?"),
         (["models", "--js"], "unknown option '--js'"),
         (["models", "--json=yes"], "--json: ignored explicit argument 'yes' (see `vitrail models --help`)"),
+        (["--json", "models"], "--json is an option of models: put it after the verb: vitrail models --json"),
+        (["--verison", "models"], "unknown option '--verison', did you mean '--version'? (see `vitrail --help`)"),
+        (["help"], "help is an option, not a verb: vitrail --help"),
         (["models", "cait*", "deit*"], "unexpected argument 'deit*'"),
     ],
 )

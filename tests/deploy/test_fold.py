@@ -1,5 +1,7 @@
 """fold gives the same outputs with fewer parts."""
 
+import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -98,9 +100,63 @@ def test_sixteen_bits_stay_sixteen_bits_outside(is_native: bool, monkeypatch: py
         expected = model(images)
         folded = vitrail.fold(model.bfloat16())
         logits = folded(images.bfloat16())
+        features = folded.features(images.bfloat16(), levels=(0,))
     assert logits.dtype == torch.bfloat16
-    assert folded.blocks[0].feed_forward.mix.expand.weight.dtype == (torch.bfloat16 if is_native else torch.float32)
+    assert {each.dtype for each in (features.summary, features.patches, *features.levels)} == {torch.bfloat16}
+    assert {weight.dtype for weight in folded.parameters()} == {torch.bfloat16 if is_native else torch.float32}
     assert (logits.float() - expected).abs().max() < 0.05 * expected.abs().max()
+
+
+def test_an_emulated_type_costs_no_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In float32 only the weights and the answer are rounded to bf16, nothing in between."""
+    monkeypatch.setattr("vitrail.deploy.folding.has_native_bfloat16", lambda: False)
+    model = randomize(small_model("cait_s24")).eval().bfloat16()
+    images = images_for(model).bfloat16()
+    with torch.inference_mode():
+        logits = vitrail.fold(model)(images)
+        expected = vitrail.fold(model.float())(images.float())
+    assert torch.equal(logits, expected.bfloat16())
+
+
+@pytest.mark.parametrize("name", ["deit3_small", "resmlp_s12", "cait_s24"])
+def test_autocast_keeps_the_residual_stream_in_float32(name: str) -> None:
+    folded = vitrail.fold(randomize(small_model(name)))
+    seen = []
+    for block in folded.blocks:
+        block.register_forward_hook(lambda _module, _inputs, output: seen.append(output.dtype))
+    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
+        folded(images_for(folded))
+    assert set(seen) == {torch.float32}
+
+
+@pytest.mark.parametrize("name", ["cait_s24", "vit_s18x2", "resmlp_s12", "patchconvnet_s20", "vit_b12_hmlp"])
+def test_folding_needs_no_particular_device(name: str) -> None:
+    with torch.device("meta"):
+        folded = vitrail.fold(small_model(name))
+        assert folded(torch.empty(2, 3, *folded.config.size)).shape == (2, 7)
+
+
+def test_folded_models_can_be_copied_and_differentiated() -> None:
+    folded = copy.deepcopy(vitrail.fold(randomize(small_model("cait_s24"))))
+    images = images_for(folded).requires_grad_()
+    folded(images).sum().backward()
+    assert images.grad is not None
+    assert images.grad.abs().max() > 0
+
+
+def test_what_needs_the_original_refuses_a_folded_model(tmp_path: Path) -> None:
+    model = small_model("cait_s24")
+    folded = vitrail.fold(model)
+    for action in (
+        lambda: vitrail.fold(folded),
+        lambda: vitrail.to_timm(folded),
+        lambda: vitrail.complexity(folded),
+        lambda: vitrail.load_weights(folded, model.state_dict()),
+        lambda: vitrail.save_model(folded, tmp_path / "folded"),
+        folded.init_weights,
+    ):
+        with pytest.raises(ValueError, match="fold"):
+            action()
 
 
 def test_fold_refuses_what_is_not_a_model_of_ours() -> None:

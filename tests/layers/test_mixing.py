@@ -83,4 +83,11 @@ def test_channels_last_batch_norm_is_torchs() -> None:
     maps = torch.randn(3, 2, 5, 4)
     expected = theirs.eval()(maps.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
     assert torch.allclose(ours.eval()(maps), expected, atol=1e-5)
-    assert ours.num_batches_tracked == theirs.num_batches_tracked == 2
+    assert ours.batch_norm.num_batches_tracked == theirs.num_batches_tracked == 2
+    assert ours(maps).is_contiguous()
+
+
+def test_channels_last_batch_norm_can_be_synchronised() -> None:
+    converted = torch.nn.SyncBatchNorm.convert_sync_batchnorm(ChannelsLastBatchNorm(4)).eval()
+    maps = torch.randn(3, 2, 5, 4)
+    assert torch.allclose(converted(maps), maps, atol=1e-4)

@@ -14,8 +14,6 @@ from vitrail.layers.residual import (
     PostNorm,
     Residual,
     ScalarScale,
-    freeze_layer_scales,
-    layer_scales,
 )
 
 
@@ -89,19 +87,6 @@ def test_drop_path_drops_whole_samples_and_keeps_the_mean() -> None:
     assert torch.equal(drop.eval()(X), X)
 
 
-def test_frozen_layer_scales_are_those_of_another_training_and_stay() -> None:
-    trained = small_model("cait_s24", layer_scale=0.3, layer_scale_init="uniform")
-    control = small_model("cait_s24", layer_scale=0.3)
-    freeze_layer_scales(control, layer_scales(trained))
-    for name, weight in layer_scales(trained).items():
-        frozen = control.get_submodule(name).weight
-        assert isinstance(frozen, nn.Parameter)
-        assert torch.equal(frozen, weight)
-        assert not frozen.requires_grad
-    with pytest.raises(ValueError, match="use the same model"):
-        freeze_layer_scales(small_model("cait_s24", depth=3), layer_scales(trained))
-
-
 def test_a_config_can_ask_for_frozen_layer_scales() -> None:
     model = small_model("cait_s24", layer_scale_frozen=True)
     scales = [module.weight for module in model.modules() if isinstance(module, LayerScale)]
@@ -115,8 +100,27 @@ def test_fixup_starts_every_branch_at_zero_and_shrinks_the_rest() -> None:
     for block in model.blocks:
         assert block.communication.branches[0].mix.proj.weight.abs().max() == 0
         assert block.feed_forward.branches[0].mix.contract.weight.abs().max() == 0
-        expand = block.feed_forward.branches[0].mix.expand.weight
-        assert expand.std().item() == pytest.approx((2 / 96) ** 0.5 * 16**-0.5, rel=0.05)  # He's, by L^(-1/2)
+        shrunk = (2 / 96) ** 0.5 * 16**-0.5  # He's, by L^(-1/2)
+        assert block.feed_forward.branches[0].mix.expand.weight.std().item() == pytest.approx(shrunk, rel=0.05)
+        queries, _, values = block.communication.branches[0].mix.qkv.weight.split(96)
+        assert values.std().item() == pytest.approx(shrunk, rel=0.05)
+        assert queries.std().item() == pytest.approx(0.02, rel=0.05)
+
+
+@pytest.mark.parametrize("name", ["deit_small", "cait_s24"])
+@pytest.mark.parametrize("distilled", [False, True])
+def test_fixup_starts_the_classifier_at_zero(name: str, distilled: bool) -> None:
+    model = small_model(name, residual="fixup", layer_scale=None, distilled=distilled)
+    heads = list(model.head.parameters())
+    assert len(heads) == 2 * (1 + distilled)
+    assert all(parameter.abs().max() == 0 for parameter in heads)
+
+
+def test_scalar_weights_leave_the_class_stage_its_layer_scale() -> None:
+    model = small_model("cait_s24", residual="scalar", layer_scale=0.3)
+    scaled = [name for name, module in model.named_modules() if isinstance(module, LayerScale)]
+    assert len(scaled) == 4
+    assert all(name.startswith("class_stage.") for name in scaled)
 
 
 def test_t_fixup_scales_values_outputs_and_mlp() -> None:

@@ -41,6 +41,19 @@ def test_a_size_that_can_not_be_cut_gets_a_proposal() -> None:
         stem.grid(300, 7)
 
 
+@pytest.mark.parametrize("kind", ["linear", "conv", "hmlp_ln"])
+def test_an_image_has_at_least_one_patch(kind: str) -> None:
+    stem = make_stem(kind, in_channels=3, dim=48, patch_size=16)
+    with pytest.raises(ValueError, match=r"an image of 32x0 is empty: it needs at least one patch of 16 pixels"):
+        stem.grid(32, 0)
+
+
+@pytest.mark.parametrize("patch_size", [8, 16])
+def test_hmlp_stem_starts_from_a_quarter_of_the_width(patch_size: int) -> None:
+    with pytest.raises(ValueError, match=r"dim must be a multiple of 4, not 50"):
+        make_stem("hmlp_bn", in_channels=3, dim=50, patch_size=patch_size)
+
+
 def test_positions_are_resized_by_bicubic_interpolation_that_keeps_the_norm() -> None:
     """Thesis 3.4.5: bilinear interpolation shrinks the vectors, bicubic much less."""
     torch.manual_seed(0)

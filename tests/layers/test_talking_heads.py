@@ -323,3 +323,18 @@ def test_wrong_shapes_are_named() -> None:
         apply(query, key[:, :2], value, *weights)
     with pytest.raises(ValueError, match=r"mixing weights for 4 heads must be \[4, 4\], not \[2, 4\]"):
         apply(query, key, value, weights[0][:2], *weights[1:])
+
+
+def test_function_transforms_differentiate_it() -> None:
+    torch.manual_seed(0)
+    tokens = torch.randn(3, 2, 4, 5, 6, dtype=torch.float64)
+    weights = {"before_weight": torch.eye(4).double(), "after_weight": torch.randn(4, 4).double()}
+    biases = {"before_bias": torch.randn(4).double(), "after_bias": torch.randn(4).double()}
+
+    def loss(query: torch.Tensor) -> torch.Tensor:
+        return talking_heads_attention(query, tokens[1], tokens[2], **weights, **biases).square().sum()
+
+    query = tokens[0].clone().requires_grad_()
+    loss(query).backward()
+    assert query.grad is not None
+    assert torch.allclose(torch.func.grad(loss)(tokens[0]), query.grad)

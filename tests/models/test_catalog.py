@@ -1,12 +1,14 @@
 """The catalogue against what the papers print, and its errors."""
 
+import math
 from decimal import Decimal
+from typing import Any
 
 import pytest
 import torch
 
 import vitrail
-from vitrail.models.catalog import CATALOG
+from vitrail.models.catalog import CATALOG, get_entry
 from vitrail.models.complexity import Complexity
 
 WITH_FIGURES = [name for name, entry in CATALOG.items() if entry.figures is not None]
@@ -132,7 +134,31 @@ def test_every_variant_asked_for_is_there() -> None:
 
 def test_patterns() -> None:
     assert vitrail.list_models("cait_xxs*") == ["cait_xxs24", "cait_xxs36"]
+    assert vitrail.list_models("CaiT_XXS*") == ["cait_xxs24", "cait_xxs36"]
     assert vitrail.list_models("nothing*") == []
+
+
+def test_names_and_patterns_are_strings() -> None:
+    not_a_string: Any
+    for not_a_string in (None, 5, ["deit_small"]):
+        for function in (vitrail.create_model, vitrail.list_models, get_entry):
+            with pytest.raises(ValueError, match=r"must be a string, e\.g\. 'cait_s24', not") as caught:
+                function(not_a_string)
+            assert "\n" not in str(caught.value)
+
+
+def test_the_catalogue_can_not_be_changed_by_accident() -> None:
+    settings: Any = CATALOG["deit_small"].settings
+    with pytest.raises(TypeError):
+        settings["depth"] = 3
+
+
+@pytest.mark.parametrize(
+    ("name", "rate"),
+    [("vit_s12", 0.05), ("vit_s36", 0.25), ("vit_s48", 0.3), ("vit_s60", 0.3), ("vit_s24x2", 0.05), ("vit_b24", 0.1)],
+)
+def test_only_deep_small_models_without_parallel_branches_need_more_drop_path(name: str, rate: float) -> None:
+    assert CATALOG[name].settings["drop_path"] == rate
 
 
 def test_an_unknown_model_offers_the_nearest_names() -> None:
@@ -156,6 +182,43 @@ def test_an_unknown_model_offers_the_nearest_names() -> None:
         ("patchconvnet_s20", {"per_class_tokens": True, "distilled": True}, r"can't be combined"),
         ("deit_small", {"pool": "average", "distilled": True}, r"no class token"),
         ("deit_small", {"class_layer": 12}, r"class_layer 12 must be one of the 12 blocks"),
+        *[
+            ("deit_small", {"image_size": size}, r"image_size must be a whole number or \(height, width\), not ")
+            for size in (None, 224.0, "224", True, (224,), (64, 64, 64), ("64", "64"), (64.0, 64))
+        ],
+        ("deit_small", {"image_size": (0, 64)}, r"at least one patch of 16 pixels"),
+        *[
+            (name, {flag: value}, rf"{flag} must be True or False, not {value!r}")
+            for name, flag, value in (
+                ("deit_small", "distilled", 2),
+                ("deit_small", "class_position", None),
+                ("deit_small", "talking_heads", "no"),
+                ("cait_s24", "layer_scale_frozen", 1),
+                ("cait_s24", "class_in_keys", 0),
+                ("cait_s24", "class_layer_scale", 1e-5),
+                ("cait_s24", "distilled", "yes"),
+                ("patchconvnet_s20", "per_class_tokens", 1),
+                ("patchconvnet_s20", "distilled", 1),
+            )
+        ],
+        *[
+            (name, {"layer_scale": value}, r"layer_scale must be a finite number of at least 0")
+            for name in ("cait_s24", "resmlp_s12", "patchconvnet_s20")
+            for value in ("1e-5", True, -1.0, math.nan, math.inf)
+        ],
+        ("resmlp_s12", {"layer_scale": None}, r"layer_scale must be a finite number of at least 0, not None"),
+        *[
+            (name, {"mlp_ratio": value}, message)
+            for name in ("deit_small", "resmlp_s12")
+            for value, message in (("4", r"mlp_ratio must be a finite number"), (1e-3, r"leaves no hidden channel"))
+        ],
+        ("deit_small", {"drop_path": True}, r"drop_path must be in \[0, 1\), not True"),
+        ("deit_small", {"stem": "hmlp_bn", "dim": 54}, r"dim must be a multiple of 4, not 54"),
+        ("resmlp_s12", {"class_depth": 3}, r"class_depth is a setting of pool='class_mlp'"),
+        ("cait_s24", {"class_depth": 0, "class_in_keys": False}, r"class_depth=0 has no class-attention"),
+        ("cait_s24", {"class_depth": 0, "class_layer_scale": False}, r"class_depth=0 has no class-attention"),
+        ("cait_s24", {"residual": "scalar", "layer_scale_init": "uniform"}, r"has one weight a branch"),
+        ("cait_s24", {"residual": "scalar", "layer_scale_frozen": True}, r"has one weight a branch"),
         ("timm/resnet5", {}, r"timm has no model 'resnet5': did you mean timm/resnet"),
         ("timm/resnet18", {"pool": "max"}, r"pool must be average or attention"),
     ],

@@ -1,15 +1,16 @@
 """What every model promises, one test body for every row of the catalogue (shrunk)."""
 
+import json
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from shrunk import NUM_CLASSES, images_for, randomize, small_model
 
 import vitrail
 from vitrail.models.catalog import CATALOG
-from vitrail.models.timm_backbone import TimmBackbone
 
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("deit_small", {"pool": "average"}),
@@ -162,30 +163,6 @@ def test_drop_path_is_uniform_or_grows_with_depth() -> None:
 
 
 @pytest.mark.parametrize(
-    "timm_name", ["resnet18", "vit_tiny_patch16_224", "swin_tiny_patch4_window7_224", "regnety_002"]
-)
-@pytest.mark.parametrize("pool", ["average", "attention"])
-def test_timm_backbones_keep_the_contract(timm_name: str, pool: str) -> None:
-    model = vitrail.create_model(f"timm/{timm_name}", pool=pool, num_classes=NUM_CLASSES).eval()
-    images = torch.randn(2, 3, 224, 224)
-    with torch.no_grad():
-        features = model.features(images)
-        logits = model(images)
-    assert logits.shape == (2, NUM_CLASSES)
-    assert isinstance(model, TimmBackbone)
-    assert features.summary.shape == (2, 1, model.backbone.num_features)
-    assert features.patches.shape[:2] == (2, model.backbone.num_features)
-    assert features.patches.shape[2] == features.patches.shape[3]
-
-
-def test_a_plain_timm_backbone_is_timms_own_model() -> None:
-    model = vitrail.create_model("timm/resnet18", num_classes=NUM_CLASSES).eval()
-    images = torch.randn(1, 3, 64, 64)
-    assert isinstance(model, TimmBackbone)
-    assert torch.equal(model(images), model.backbone(images))
-
-
-@pytest.mark.parametrize(
     ("name", "shape", "message"),
     [
         ("deit_small", (1, 1, 64, 64), r"expected images of shape \[batch, 3, height, width\], got \[1, 1, 64, 64\]"),
@@ -197,3 +174,76 @@ def test_a_plain_timm_backbone_is_timms_own_model() -> None:
 def test_bad_images_are_told_in_a_line(name: str, shape: tuple[int, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         small_model(name)(torch.zeros(shape))
+
+
+@pytest.mark.parametrize("name", ["deit_small", "cait_s24", "resmlp_s12", "patchconvnet_s20", "timm/resnet18"])
+@pytest.mark.parametrize(
+    ("images", "message"),
+    [
+        (None, r"expected a tensor of images \[batch, 3, height, width\], got NoneType"),
+        (np.zeros((1, 3, 64, 64)), r"got ndarray"),
+        (torch.zeros(1, 3, 64, 64, dtype=torch.uint8), r"floating point: scale to \[0, 1\] and normalise them"),
+    ],
+)
+def test_images_are_tensors_of_floating_point(name: str, images: Any, message: str) -> None:
+    model = vitrail.create_model(name) if name.startswith("timm/") else small_model(name)
+    with pytest.raises(ValueError, match=message):
+        model(images)
+
+
+@pytest.mark.parametrize("name", ["deit_small", "cait_s24", "resmlp_s12", "patchconvnet_s20"])
+def test_empty_images_are_told(name: str) -> None:
+    with pytest.raises(ValueError, match=r"an image of 0x64 is empty"):
+        small_model(name)(torch.zeros(1, 3, 0, 64))
+
+
+@pytest.mark.parametrize(
+    ("levels", "message"),
+    [
+        (1, r"levels must be a list of indices of blocks"),
+        (None, r"levels must be a list of indices of blocks"),
+        (("0",), r"levels must be a list of indices of blocks"),
+        ((0.0,), r"levels must be a list of indices of blocks"),
+        ((2,), r"level 2 is not one of the 2 blocks"),
+    ],
+)
+@pytest.mark.parametrize("name", ["deit_small", "cait_s24", "resmlp_s12", "patchconvnet_s20"])
+def test_bad_levels_are_told_in_a_line(name: str, levels: Any, message: str) -> None:
+    model = small_model(name)
+    with pytest.raises(ValueError, match=message):
+        model.features(images_for(model), levels=levels)
+
+
+@pytest.mark.parametrize("size", [np.int64(96), [64, 96], (np.int32(64), np.int64(96)), torch.Size([64, 96])])
+def test_image_sizes_of_other_libraries_become_plain_numbers(size: Any) -> None:
+    config = small_model("deit_small", image_size=size).config
+    assert config.size in ((96, 96), (64, 96))
+    assert json.loads(json.dumps(config.image_size)) in (96, [64, 96])
+
+
+def test_a_resmlp_whose_patches_do_not_communicate_takes_any_size() -> None:
+    model = randomize(small_model("resmlp_s12", communication="none")).eval()
+    assert model.features(torch.randn(1, 3, 96, 32)).patches.shape == (1, 48, 6, 2)
+    bound = small_model("resmlp_s12", communication="none", pool="class_mlp")
+    with pytest.raises(ValueError, match="made for images of 64x64"):
+        bound(torch.randn(1, 3, 96, 32))
+
+
+@pytest.mark.parametrize("in_channels", [1, 3, 4])
+def test_preprocessing_has_a_value_per_channel(in_channels: int) -> None:
+    prepared = small_model("cait_s24", in_channels=in_channels).preprocessing
+    assert len(prepared.mean) == len(prepared.std) == in_channels
+    assert sum(prepared.mean) / in_channels == pytest.approx(0.449)
+    assert sum(prepared.std) / in_channels == pytest.approx(0.226)
+    assert prepared.crop_ratio == 1.0
+
+
+@pytest.mark.parametrize("name", ["deit_small", "cait_s24", "resmlp_s12", "patchconvnet_s20"])
+def test_a_folded_model_is_not_initialised_anew(name: str) -> None:
+    model = small_model(name)
+    assert not model.is_folded
+    model.is_folded = True
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    with pytest.raises(ValueError, match="fold the original again"):
+        model.init_weights()
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())

@@ -31,8 +31,11 @@ class _Parser(argparse.ArgumentParser):
         if not word.startswith("-"):
             self.error(f"unexpected argument {word!r}")
         option = word.partition("=")[0]
-        options = [name for action in self._actions for name in action.option_strings]
-        self.error(f"unknown option {option!r}{_suggest(option, options)}")
+        self.error(f"unknown option {option!r}{_suggest(option, self.options)}")
+
+    @property
+    def options(self) -> list[str]:
+        return [name for action in self._actions for name in action.option_strings]
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -63,14 +66,22 @@ def _run(argv: list[str]) -> int:
 
     # No option before the verb takes a value, so the first word is the verb: looked up here for a better message.
     verb = next((word for word in argv if not word.startswith("-")), None)
+    if verb == "help":
+        raise ValueError("help is an option, not a verb: vitrail --help")
     if verb is not None and verb not in VERBS:
         parser.error(f"unknown verb {verb!r}{_suggest(verb, list(VERBS))}")
     try:
         arguments, unknown = parser.parse_known_args(argv)
     except SystemExit:  # --help and --version have printed their answer
         return 0
+    if unknown and verb is not None:
+        word = unknown[0]
+        is_early = word in argv[: argv.index(verb)]
+        if is_early and word in parsers[verb].options:
+            raise ValueError(f"{word} is an option of {verb}: put it after the verb: vitrail {verb} {word}")
+        (parser if is_early else parsers[verb]).reject(word)
     if unknown:
-        parsers.get(verb or "", parser).reject(unknown[0])
+        parser.reject(unknown[0])
     if verb is None:
         parser.error(f"a verb is missing: {', '.join(VERBS)}")
     return VERBS[verb].run(arguments)

@@ -62,7 +62,7 @@ def _as_json(entries: "list[Entry]") -> str:
 
     records = []
     for entry in entries:
-        record = dict(vars(entry))
+        record = vars(entry) | {"settings": dict(entry.settings)}
         if figures := entry.figures:
             record["figures"] = vars(figures) | {
                 "parameters": number(figures.parameters),

@@ -1,9 +1,18 @@
 """The layers of a folded model: what is left of a residual layer when all that is constant has been absorbed."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
 from vitrail.layers.attention import join_heads, split_heads
+from vitrail.models.contract import Features, Model
+
+
+def add_to(x: Tensor, update: Tensor) -> Tensor:
+    """x + update, in the memory of the update where autocast has not changed its type."""
+    return update.add_(x) if update.dtype == x.dtype else x + update
 
 
 class FoldedResidual(nn.Module):
@@ -15,9 +24,8 @@ class FoldedResidual(nn.Module):
         self.mix = mix
 
     def forward(self, x: Tensor, context: Tensor | None = None) -> Tensor:
-        if context is None:
-            return self.mix(self.norm(x)).add_(x)
-        return self.mix(self.norm(x), self.norm(context)).add_(x)
+        update = self.mix(self.norm(x)) if context is None else self.mix(self.norm(x), self.norm(context))
+        return add_to(x, update)
 
 
 class FoldedFeedForward(nn.Module):
@@ -52,7 +60,7 @@ class FoldedCrossPatch(nn.Module):
 
     def forward(self, x: Tensor, context: Tensor | None = None) -> Tensor:
         weight = self.weight.expand(x.shape[0], -1, -1)
-        return torch.baddbmm(x + self.shift, weight, self.norm(x) * self.scale)
+        return add_to(x + self.shift, torch.bmm(weight, self.norm(x) * self.scale))
 
 
 class FoldedClassAttention(nn.Module):
@@ -90,15 +98,34 @@ class FoldedClassAttention(nn.Module):
         return self.proj(join_heads(torch.matmul(pooled, self.value)))
 
 
-class Cast(nn.Module):
-    """Changes the type of its input."""
+class FoldedBranch(nn.Module):
+    """A folded branch where branches could not be joined into one."""
 
-    def __init__(self, dtype: torch.dtype) -> None:
+    def __init__(self, *, norm: nn.Module, mix: nn.Module) -> None:
         super().__init__()
-        self.dtype = dtype
+        self.norm = norm
+        self.mix = mix
 
-    def forward(self, x: Tensor) -> Tensor:
-        return x.to(self.dtype)
+    def forward(self, x: Tensor, context: Tensor | None = None) -> Tensor:
+        return self.mix(self.norm(x)) if context is None else self.mix(self.norm(x), self.norm(context))
+
+
+class InFloat32(Model):
+    """A model that computes in float32 for callers with 16 bits, on a CPU that would have to emulate theirs."""
+
+    def __init__(self, model: Model, *, dtype: torch.dtype) -> None:
+        super().__init__(model.config)
+        self.model = model
+        self.dtype = dtype
+        self.name, self.family, self.preprocessing = model.name, model.family, model.preprocessing
+
+    def forward(self, images: Tensor) -> Any:
+        logits = self.model(images.float())
+        return tuple(each.to(self.dtype) for each in logits) if isinstance(logits, tuple) else logits.to(self.dtype)
+
+    def features(self, images: Tensor, *, levels: Sequence[int] = ()) -> Features:
+        summary, patches, maps = self.model.features(images.float(), levels=levels)
+        return Features(summary.to(self.dtype), patches.to(self.dtype), tuple(each.to(self.dtype) for each in maps))
 
 
 def linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:

@@ -6,11 +6,12 @@ import torch
 from torch import Tensor, nn
 
 from vitrail.deploy.folded_layers import (
-    Cast,
+    FoldedBranch,
     FoldedClassAttention,
     FoldedCrossPatch,
     FoldedFeedForward,
     FoldedResidual,
+    InFloat32,
     linear,
     pure_layer_norm,
 )
@@ -20,7 +21,6 @@ from vitrail.layers.mlp import FeedForward
 from vitrail.layers.norm import Affine, ChannelsLastBatchNorm
 from vitrail.layers.pooling import ClassStage
 from vitrail.layers.residual import Branch, LayerScale, Residual, ScalarBias, ScalarScale
-from vitrail.layers.stem import Stem
 from vitrail.layers.talking_heads import has_native_bfloat16
 from vitrail.models.contract import Model
 from vitrail.models.timm_backbone import TimmBackbone
@@ -41,28 +41,27 @@ def fold(model: Model) -> Model:
     """
     if not isinstance(model, Model):
         raise ValueError(f"fold takes a model made by create_model or load_model, not {type(model).__name__}")
+    if model.is_folded:
+        raise ValueError("the model is folded already")
     folded = copy.deepcopy(model).eval().requires_grad_(False)
-    fold_children(folded)
-    return compute_in_float32(folded) if emulates_dtype(folded) else folded
-
-
-def emulates_dtype(model: Model) -> bool:
-    """Whether the model's arithmetic is not in the CPU it is on."""
-    parameter = next(model.parameters())
-    if parameter.device.type != "cpu" or isinstance(model, TimmBackbone):
-        return False
-    return parameter.dtype == torch.float16 or (parameter.dtype == torch.bfloat16 and not has_native_bfloat16())
-
-
-def compute_in_float32(folded: Model) -> Model:
-    """The same model in float32, with the type of its callers at both ends."""
     dtype = next(folded.parameters()).dtype
-    folded.float()
-    stem = folded.get_submodule("stem")
-    assert isinstance(stem, Stem)
-    stem.layers = nn.Sequential(Cast(torch.float32), *stem.layers)
-    folded.head = nn.Sequential(folded.head, Cast(dtype))
-    return folded
+    is_emulated = emulates(dtype, device=next(folded.parameters()).device)
+    if is_emulated:
+        folded.float()
+    fold_children(folded)
+    folded.is_folded = True
+    if not is_emulated:
+        return folded
+    outer = InFloat32(folded, dtype=dtype).eval()
+    outer.is_folded = True
+    return outer
+
+
+def emulates(dtype: torch.dtype, *, device: torch.device) -> bool:
+    """Whether a device has no arithmetic of its own for a type."""
+    if device.type != "cpu":
+        return False
+    return dtype == torch.float16 or (dtype == torch.bfloat16 and not has_native_bfloat16())
 
 
 @torch.no_grad()
@@ -88,7 +87,7 @@ def fold_residual(residual: Residual, *, num_tokens: int) -> nn.Module:
             return residual
         branches.append(fold_branch(branch, num_tokens=num_tokens))
     if residual.join is not None:
-        return Residual([_Plain(norm, mix) for norm, mix in branches], join=residual.join)
+        return Residual([FoldedBranch(norm=norm, mix=mix) for norm, mix in branches], join=residual.join)
     if isinstance(branches[0][1], FoldedCrossPatch):
         return branches[0][1]
     if len(branches) == 1:
@@ -97,25 +96,13 @@ def fold_residual(residual: Residual, *, num_tokens: int) -> nn.Module:
         joined = join_mixes([mix for _, mix in branches])
         if joined is not None:
             return FoldedResidual(norm=branches[0][0], mix=joined)
-    return Residual([_Plain(norm, mix) for norm, mix in branches])
-
-
-class _Plain(nn.Module):
-    """A folded branch where branches could not be joined into one."""
-
-    def __init__(self, norm: nn.Module, mix: nn.Module) -> None:
-        super().__init__()
-        self.norm = norm
-        self.mix = mix
-
-    def forward(self, x: Tensor, context: Tensor | None = None) -> Tensor:
-        return self.mix(self.norm(x)) if context is None else self.mix(self.norm(x), self.norm(context))
+    return Residual([FoldedBranch(norm=norm, mix=mix) for norm, mix in branches])
 
 
 def fold_branch(branch: Branch, *, num_tokens: int) -> tuple[nn.Module, nn.Module]:
     """The norm without weights and the mixing that absorbed them and the scale, where the mixing can."""
     norm, (weight, shift) = split_norm(branch.norm)
-    scale = branch.scale.weight.double() if isinstance(branch.scale, (LayerScale, ScalarScale)) else None
+    scale = exact(branch.scale.weight) if isinstance(branch.scale, (LayerScale, ScalarScale)) else None
     mix = branch.mix
     if isinstance(mix, CrossPatchLinear):
         return norm, fold_cross_patch(mix, norm=norm, weight=weight, shift=shift, scale=scale)
@@ -140,14 +127,14 @@ def fold_branch(branch: Branch, *, num_tokens: int) -> tuple[nn.Module, nn.Modul
 def split_norm(norm: nn.Module) -> tuple[nn.Module, tuple[Tensor | None, Tensor | None]]:
     """A norm as a part without weights followed by a scale and a shift per channel, in float64."""
     if isinstance(norm, nn.LayerNorm):
-        return pure_layer_norm(norm), (norm.weight.double(), norm.bias.double())
+        return pure_layer_norm(norm), (exact(norm.weight), exact(norm.bias))
     if isinstance(norm, Affine):
-        return nn.Identity(), (norm.weight.double(), norm.bias.double())
+        return nn.Identity(), (exact(norm.weight), exact(norm.bias))
     if isinstance(norm, ChannelsLastBatchNorm):
-        return nn.Identity(), batch_norm_affine(norm)
+        return nn.Identity(), batch_norm_affine(norm.batch_norm)
     if isinstance(norm, nn.Sequential) and isinstance(norm[1], ScalarBias):  # Fixup's
         pure, (weight, shift) = split_norm(norm[0])
-        return pure, (weight, norm[1].bias.double() if shift is None else shift + norm[1].bias.double())
+        return pure, (weight, exact(norm[1].bias) if shift is None else shift + exact(norm[1].bias))
     return norm, (None, None)
 
 
@@ -155,14 +142,19 @@ def batch_norm_affine(norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor]:
     """What a batch norm does when evaluated, as a scale and a shift per channel."""
     assert norm.running_mean is not None
     assert norm.running_var is not None
-    weight = norm.weight.double() / (norm.running_var.double() + norm.eps).sqrt()
-    return weight, norm.bias.double() - norm.running_mean.double() * weight
+    weight = exact(norm.weight) / (exact(norm.running_var) + norm.eps).sqrt()
+    return weight, exact(norm.bias) - exact(norm.running_mean) * weight
+
+
+def exact(tensor: Tensor) -> Tensor:
+    """In the widest type its device has, for arithmetic whose result is rounded once."""
+    return tensor.to(torch.float32 if tensor.device.type == "mps" else torch.float64)
 
 
 def absorb_before(layer: nn.Linear, weight: Tensor | None, shift: Tensor | None) -> nn.Linear:
     """layer(weight * x + shift) as one linear layer."""
-    matrix, bias = layer.weight.double(), layer.bias
-    total = bias.double() if bias is not None else None
+    matrix, bias = exact(layer.weight), layer.bias
+    total = exact(bias) if bias is not None else None
     if shift is not None:
         extra = matrix @ shift.expand(matrix.shape[1])
         total = extra if total is None else total + extra
@@ -176,12 +168,12 @@ def absorb_after(layer: nn.Linear, scale: Tensor | None) -> nn.Linear:
     if scale is None:
         return layer
     dtype = layer.weight.dtype
-    matrix = (layer.weight.double() * scale.view(-1, 1)).to(dtype)
-    return linear(matrix, None if layer.bias is None else (layer.bias.double() * scale).to(dtype))
+    matrix = (exact(layer.weight) * scale.view(-1, 1)).to(dtype)
+    return linear(matrix, None if layer.bias is None else (exact(layer.bias) * scale).to(dtype))
 
 
 def scalar_of(module: nn.Module) -> Tensor | None:
-    return module.bias.double() if isinstance(module, ScalarBias) else None
+    return exact(module.bias) if isinstance(module, ScalarBias) else None
 
 
 def fold_feed_forward(
@@ -199,7 +191,7 @@ def fold_cross_patch(
     mix: CrossPatchLinear, *, norm: nn.Module, weight: Tensor | None, shift: Tensor | None, scale: Tensor | None
 ) -> FoldedCrossPatch:
     """scale * (A (weight * x + shift) + b), with the constants gathered."""
-    matrix, bias = mix.linear.weight.double(), mix.linear.bias.double()
+    matrix, bias = exact(mix.linear.weight), exact(mix.linear.bias)
     assert weight is not None
     assert shift is not None
     assert scale is not None
@@ -222,10 +214,10 @@ def move_projections(mix: ClassAttention) -> FoldedClassAttention:
     heads, dim = mix.num_heads, mix.key.in_features
     score_scale = (mix.key.out_features // heads) ** -0.5
     return FoldedClassAttention(
-        query=absorb_after(mix.query, torch.full((mix.query.out_features,), score_scale, dtype=torch.float64)),
+        query=absorb_after(mix.query, torch.full_like(exact(mix.query.weight[:, 0]), score_scale)),
         key=mix.key.weight.view(heads, -1, dim),
         value=mix.value.weight.view(heads, -1, dim).transpose(1, 2).contiguous(),
-        proj=absorb_before(mix.proj, None, None if mix.value.bias is None else mix.value.bias.double()),
+        proj=absorb_before(mix.proj, None, None if mix.value.bias is None else exact(mix.value.bias)),
         num_heads=heads,
         class_in_keys=mix.class_in_keys,
     )
@@ -261,7 +253,7 @@ def stack_outputs(layers: list[nn.Linear]) -> nn.Linear:
 
 
 def sum_inputs(layers: list[nn.Linear]) -> nn.Linear:
-    bias = torch.stack([layer.bias.double() for layer in layers]).sum(dim=0).to(layers[0].bias.dtype)
+    bias = torch.stack([exact(layer.bias) for layer in layers]).sum(dim=0).to(layers[0].bias.dtype)
     return linear(torch.cat([layer.weight for layer in layers], dim=1), bias)
 
 
@@ -286,7 +278,7 @@ def absorb_batch_norm(convolution: nn.Conv2d, norm: nn.BatchNorm2d) -> nn.Conv2d
     scale, shift = batch_norm_affine(norm)
     dtype = convolution.weight.dtype
     if convolution.bias is not None:
-        shift = shift + scale * convolution.bias.double()
-    convolution.weight = nn.Parameter((convolution.weight.double() * scale.view(-1, 1, 1, 1)).to(dtype), False)
+        shift = shift + scale * exact(convolution.bias)
+    convolution.weight = nn.Parameter((exact(convolution.weight) * scale.view(-1, 1, 1, 1)).to(dtype), False)
     convolution.bias = nn.Parameter(shift.to(dtype), False)
     return convolution

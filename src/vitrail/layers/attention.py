@@ -24,15 +24,12 @@ class SelfAttention(nn.Module):
     With a context only `tokens` ask, and the keys are those of the tokens and the context.
     """
 
-    def __init__(
-        self, dim: int, *, num_heads: int, inner_dim: int | None = None, bias: bool = True, scalar_bias: bool = False
-    ) -> None:
+    def __init__(self, dim: int, *, num_heads: int, scalar_bias: bool = False) -> None:
         super().__init__()
-        inner_dim = inner_dim or dim
         self.num_heads = num_heads
-        self.qkv = nn.Linear(dim, 3 * inner_dim, bias=bias)
+        self.qkv = nn.Linear(dim, 3 * dim)
         self.before_proj = ScalarBias() if scalar_bias else nn.Identity()
-        self.proj = nn.Linear(inner_dim, dim)
+        self.proj = nn.Linear(dim, dim)
 
     def forward(self, tokens: Tensor, context: Tensor | None = None) -> Tensor:
         mixed = self.attend(*self.project(tokens, context))
@@ -45,9 +42,9 @@ class SelfAttention(nn.Module):
             return query, key, value
         inner = self.proj.in_features
         weight, bias = self.qkv.weight, self.qkv.bias
-        query = functional.linear(tokens, weight[:inner], None if bias is None else bias[:inner])
+        query = functional.linear(tokens, weight[:inner], bias[:inner])
         everything = torch.cat([tokens, context], dim=1)
-        key_value = functional.linear(everything, weight[inner:], None if bias is None else bias[inner:])
+        key_value = functional.linear(everything, weight[inner:], bias[inner:])
         key, value = key_value.unflatten(2, (2, self.num_heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
         return split_heads(query, self.num_heads), key, value
 
@@ -59,8 +56,8 @@ class SelfAttention(nn.Module):
 class TalkingHeadsAttention(SelfAttention):
     """Self-attention whose heads are mixed linearly before and after the softmax (thesis 3.7, after Shazeer et al.)."""
 
-    def __init__(self, dim: int, *, num_heads: int, bias: bool = True, scalar_bias: bool = False) -> None:
-        super().__init__(dim, num_heads=num_heads, bias=bias, scalar_bias=scalar_bias)
+    def __init__(self, dim: int, *, num_heads: int, scalar_bias: bool = False) -> None:
+        super().__init__(dim, num_heads=num_heads, scalar_bias=scalar_bias)
         self.before_softmax = nn.Linear(num_heads, num_heads)
         self.after_softmax = nn.Linear(num_heads, num_heads)
 

@@ -8,13 +8,13 @@ from vitrail.layers.residual import ScalarBias
 class FeedForward(nn.Module):
     """Two linear layers around a GELU, applied to each token; `scalar_bias` adds Fixup's extra biases."""
 
-    def __init__(self, dim: int, *, hidden_dim: int, out_dim: int | None = None, scalar_bias: bool = False) -> None:
+    def __init__(self, dim: int, *, hidden_dim: int, scalar_bias: bool = False) -> None:
         super().__init__()
         self.expand = nn.Linear(dim, hidden_dim)
         self.before_activation = ScalarBias() if scalar_bias else nn.Identity()
         self.activation = nn.GELU()
         self.before_contract = ScalarBias() if scalar_bias else nn.Identity()
-        self.contract = nn.Linear(hidden_dim, out_dim or dim)
+        self.contract = nn.Linear(hidden_dim, dim)
 
     def forward(self, x: Tensor) -> Tensor:
         hidden = self.activation(self.before_activation(self.expand(x)))

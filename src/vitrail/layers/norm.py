@@ -2,7 +2,6 @@
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 EPSILON = 1e-6  # every official model uses it
 
@@ -24,29 +23,26 @@ class Affine(nn.Module):
         return torch.addcmul(self.bias, self.weight, x)
 
 
-class ChannelsLastBatchNorm(nn.BatchNorm2d):
-    """Batch normalisation of [batch, ..., channels], without moving the channels in memory."""
+class ChannelsLastBatchNorm(nn.Module):
+    """Batch normalisation of [batch, ..., channels] through a view; the channels stay where they are in memory.
+
+    The norm inside is torch's own, so that its conversion to synchronised batch norm works.
+    """
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.batch_norm = nn.BatchNorm2d(dim)
 
     def forward(self, x: Tensor) -> Tensor:
-        flat = x.reshape(-1, x.shape[-1])
-        use_batch = self.training or not self.track_running_stats
-        if self.training and self.num_batches_tracked is not None:
-            self.num_batches_tracked.add_(1)
-        momentum = self.momentum if self.momentum is not None else 0.1
-        normed = functional.batch_norm(
-            flat, self.running_mean, self.running_var, self.weight, self.bias, use_batch, momentum, self.eps
-        )
-        return normed.view(x.shape)
+        return self.batch_norm(x.movedim(-1, 1)).movedim(1, -1)
 
 
 def make_norm(kind: str, dim: int) -> nn.Module:
-    """The normalisation called `kind`: "layer", "affine", "batch" or "none"."""
+    """The normalisation called `kind`: "layer", "affine" or "batch"."""
     if kind == "layer":
         return nn.LayerNorm(dim, eps=EPSILON)
     if kind == "affine":
         return Affine(dim)
     if kind == "batch":
         return ChannelsLastBatchNorm(dim)
-    if kind == "none":
-        return nn.Identity()
-    raise ValueError(f"unknown norm {kind!r}: choose layer, affine, batch or none")
+    raise ValueError(f"unknown norm {kind!r}: choose layer, affine or batch")

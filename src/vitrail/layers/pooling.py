@@ -5,6 +5,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from vitrail.layers.attention import ClassAttention
+from vitrail.layers.mlp import FeedForward
+from vitrail.layers.norm import EPSILON
+from vitrail.layers.residual import Block, Branch, LayerScale, Residual
+
 
 class ClassStage(nn.Module):
     """Learned tokens, updated by a few residual layers that look at the frozen patches.
@@ -39,3 +44,22 @@ class ClassLinear(nn.Module):
     def forward(self, tokens: Tensor, patches: Tensor) -> Tensor:
         seen = torch.cat([tokens, patches], dim=1)
         return torch.matmul(self.linear.weight, seen) + self.linear.bias
+
+
+def make_pooling_block(dim: int, *, num_heads: int, class_in_keys: bool, layer_scale: float) -> Block:
+    """The learned aggregation of 5.2.1: one attention layer, without biases, and a feed-forward network of ratio 3."""
+
+    def residual(mix: nn.Module) -> Residual:
+        norm = nn.LayerNorm(dim, eps=EPSILON)
+        return Residual([Branch(norm=norm, mix=mix, scale=LayerScale(dim, value=layer_scale))])
+
+    attention = ClassAttention(dim, num_heads=num_heads, bias=False, class_in_keys=class_in_keys)
+    return Block(communication=residual(attention), feed_forward=residual(FeedForward(dim, hidden_dim=3 * dim)))
+
+
+def make_pooling_stage(
+    dim: int, *, num_tokens: int = 1, num_heads: int = 1, class_in_keys: bool = True, layer_scale: float = 1e-6
+) -> ClassStage:
+    """One block of learned aggregation for `num_tokens` tokens."""
+    block = make_pooling_block(dim, num_heads=num_heads, class_in_keys=class_in_keys, layer_scale=layer_scale)
+    return ClassStage(dim, num_tokens=num_tokens, blocks=[block])

@@ -1,6 +1,6 @@
 """Residual structure: branches, their scales and how they join the shortcut (CaiT section 2; Three things eq. 2)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -46,24 +46,6 @@ class LayerScale(nn.Module):
 
     def forward(self, update: Tensor) -> Tensor:
         return update * self.weight
-
-
-def layer_scales(model: nn.Module) -> dict[str, Tensor]:
-    """Copies of all LayerScale weights of a model, by the name of their module."""
-    return {
-        name: module.weight.detach().clone() for name, module in model.named_modules() if isinstance(module, LayerScale)
-    }
-
-
-@torch.no_grad()
-def freeze_layer_scales(model: nn.Module, values: Mapping[str, Tensor]) -> None:
-    """Set every LayerScale to the values another training found and keep them there (CaiT 4.1.2, re-training)."""
-    own = {name: module for name, module in model.named_modules() if isinstance(module, LayerScale)}
-    if own.keys() != values.keys():
-        raise ValueError(f"the model has {len(own)} LayerScales, the values are for {len(values)}: use the same model")
-    for name, module in own.items():
-        module.weight.copy_(values[name])
-        module.weight.requires_grad_(False)
 
 
 class ScalarScale(nn.Module):

@@ -35,6 +35,8 @@ class Stem(nn.Module):
     def grid(self, height: int, width: int) -> tuple[int, int]:
         """Rows and columns of patches of an image; a ValueError where it can't be cut."""
         patch = self.patch_size
+        if height < 1 or width < 1:
+            raise ValueError(f"an image of {height}x{width} is empty: it needs at least one patch of {patch} pixels")
         if self.exact and (height % patch or width % patch):
             near = [max(patch, round(side / patch) * patch) for side in (height, width)]
             raise ValueError(
@@ -96,6 +98,8 @@ def hierarchical_layers(in_channels: int, dim: int, patch_size: int, norm: str) 
     merges = {4: [dim], 8: [dim // 4, dim], 16: [dim // 4, dim // 4, dim]}.get(patch_size)
     if merges is None:
         raise ValueError(f"the hMLP stem is made for patches of 4, 8 or 16 pixels, not {patch_size}")
+    if len(merges) > 1 and dim % 4:
+        raise ValueError(f"the hMLP stem starts from a quarter of the width: dim must be a multiple of 4, not {dim}")
     layers: list[nn.Module] = []
     for index, (before, after) in enumerate(pairwise([in_channels, *merges])):
         side = 4 if index == 0 else 2

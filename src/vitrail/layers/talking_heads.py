@@ -111,9 +111,12 @@ class _Recomputed(torch.autograd.Function):
     """Talking-heads attention that saves its inputs and none of its maps."""
 
     @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, *weights: Tensor) -> Tensor:
-        ctx.save_for_backward(query, key, value, *weights)
+    def forward(query: Tensor, key: Tensor, value: Tensor, *weights: Tensor) -> Tensor:
         return _attend(query, key=key, value=value, mixing=HeadMixing(*weights))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
 
     @staticmethod
     @once_differentiable

@@ -1,14 +1,22 @@
 """From a family and settings to a model with initial weights."""
 
+import dataclasses
 from typing import Any
 
 import torch
 
 from vitrail.models.cait import CaiT, CaiTConfig
-from vitrail.models.contract import ImageConfig, Model, Preprocessing, config_from_settings, materialize
+from vitrail.models.contract import (
+    ImageConfig,
+    Model,
+    config_from_settings,
+    materialize,
+    preprocessing_for,
+    whole_sides,
+)
 from vitrail.models.patchconvnet import PatchConvNet, PatchConvNetConfig
 from vitrail.models.resmlp import ResMLP, ResMLPConfig
-from vitrail.models.timm_backbone import TimmBackbone, TimmConfig
+from vitrail.models.timm_backbone import TimmBackbone, TimmConfig, TimmSettings
 from vitrail.models.vit import VisionTransformer, ViTConfig
 
 FAMILIES: dict[str, tuple[type[ImageConfig], type[Model]]] = {
@@ -26,13 +34,17 @@ def build_model(family: str, *, name: str, settings: dict[str, Any], crop_ratio:
     with torch.device("meta"):
         model = model_class(config)
     model.name, model.family = name, family
-    model.preprocessing = Preprocessing(crop_ratio=crop_ratio)
+    model.preprocessing = preprocessing_for(crop_ratio, config.in_channels)
     return materialize(model)
 
 
-def build_timm_model(timm_name: str, **settings: Any) -> Model:
+def build_timm_model(timm_name: str, /, **settings: Any) -> Model:
     """A timm backbone behind our contract."""
-    config = config_from_settings(TimmConfig, f"timm/{timm_name}", {"timm_name": timm_name, **settings})
-    model = TimmBackbone(config)
-    model.name, model.family = f"timm/{timm_name}", "timm"
+    name = f"timm/{timm_name}"
+    if settings.get("image_size") is not None:
+        settings["image_size"] = whole_sides(settings["image_size"])
+    checked = config_from_settings(TimmSettings, name, settings)
+    model = TimmBackbone(TimmConfig(timm_name=timm_name, **dataclasses.asdict(checked)))
+    model.init_pooling()  # the rest of init_weights is what timm just did
+    model.name, model.family = name, "timm"
     return model

@@ -10,9 +10,9 @@ from vitrail.layers.mlp import FeedForward
 from vitrail.layers.norm import EPSILON
 from vitrail.layers.pooling import ClassStage
 from vitrail.layers.position import LearnedPositions
-from vitrail.layers.residual import Block, Branch, LayerScale, Residual
-from vitrail.models.contract import Features, Model, head_of, stem_of, to_maps
-from vitrail.models.trunk import TrunkConfig, apply_residual_init, make_trunk
+from vitrail.layers.residual import Block, Branch, Residual
+from vitrail.models.contract import Features, head_of, stem_of, to_maps
+from vitrail.models.trunk import TrunkConfig, TrunkModel, layer_scale_of, make_trunk
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,31 +22,24 @@ class CaiTConfig(TrunkConfig):
     talking_heads: bool = True
     class_depth: int = 2  # blocks of the class-attention stage; 0: average of the patches
     class_in_keys: bool = True  # class-attention also looks at the class token itself
-    class_layer_scale: bool = True  # LayerScale in the class-attention stage
+    class_layer_scale: bool = True  # LayerScale in the class-attention stage, with residual="scalar" too
     distilled: bool = False  # a distillation token, inserted with the class token
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.check_counts("class_depth", least=0)
+        self.check_flags("class_in_keys", "class_layer_scale", "distilled")
         if self.class_depth == 0 and self.distilled:
             raise ValueError("distilled=True needs a class-attention stage: pass class_depth of at least 1")
+        if self.class_depth == 0 and not (self.class_in_keys and self.class_layer_scale):
+            raise ValueError("class_depth=0 has no class-attention: leave class_in_keys and class_layer_scale out")
 
 
 def make_class_block(config: CaiTConfig) -> Block:
     """Class-attention and a feed-forward network, for the special tokens only; no stochastic depth here."""
 
     def residual(mix: nn.Module) -> Residual:
-        scaled = config.class_layer_scale and config.layer_scale is not None
-        scale = (
-            LayerScale(
-                config.dim,
-                value=float(config.layer_scale or 0.0),
-                init=config.layer_scale_init,
-                is_frozen=config.layer_scale_frozen,
-            )
-            if scaled
-            else None
-        )
+        scale = layer_scale_of(config) if config.class_layer_scale else None
         return Residual([Branch(norm=nn.LayerNorm(config.dim, eps=EPSILON), mix=mix, scale=scale)])
 
     attention = ClassAttention(config.dim, num_heads=config.num_heads, class_in_keys=config.class_in_keys)
@@ -54,7 +47,7 @@ def make_class_block(config: CaiTConfig) -> Block:
     return Block(communication=residual(attention), feed_forward=residual(feed_forward))
 
 
-class CaiT(Model):
+class CaiT(TrunkModel):
     """Self-attention among patches with no class token, then a stage where only the class token changes."""
 
     config: CaiTConfig
@@ -76,10 +69,6 @@ class CaiT(Model):
         self.norm = nn.LayerNorm(config.dim, eps=EPSILON)
         self.head = head_of(config, distilled=config.distilled)
 
-    def init_weights(self) -> None:
-        super().init_weights()
-        apply_residual_init(self.blocks, self.config)
-
     def features(self, images: Tensor, *, levels: Sequence[int] = ()) -> Features:
         wanted = self.check_levels(levels)
         x, grid = self.embed(images)
@@ -96,12 +85,6 @@ class CaiT(Model):
         for block in self.blocks:
             x = block(x)
         return self.pool(x)
-
-    def embed(self, images: Tensor) -> tuple[Tensor, tuple[int, int]]:
-        """Patches with their positions, [batch, length, dim], and their grid."""
-        self.check_images(images)
-        grid = self.stem.grid(*images.shape[-2:])
-        return self.stem(images).flatten(2).transpose(1, 2) + self.positions.for_grid(grid), grid
 
     def pool(self, patches: Tensor) -> Tensor:
         """The special tokens after the class-attention stage, or the patches' average without one."""

@@ -6,6 +6,7 @@ import difflib
 import fnmatch
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from vitrail.models.figures import FIGURES, Figures
@@ -25,6 +26,9 @@ class Entry:
     settings: Mapping[str, Any]  # where the model differs from its family's config
     figures: Figures | None  # what the papers print about it
     crop_ratio: float = 0.875  # of the evaluation its results were measured with
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "settings", MappingProxyType(dict(self.settings)))
 
 
 WIDTHS: dict[str, dict[str, Any]] = {
@@ -83,19 +87,23 @@ def _deit3() -> dict[str, dict[str, Any]]:
 
 def _three_things() -> dict[str, dict[str, Any]]:
     """The depth x branches models and the stems of Three things, and the huge ones of thesis table 6.13."""
-    drop_path = {"ti": 0.0, "b": 0.1, "l": 0.4}
-    deep_small_drop_path = {24: 0.2, 36: 0.25, 48: 0.3}  # what DeiT-S of that depth needs (CaiT table A.1)
+    drop_path = {"ti": 0.0, "s": 0.05, "b": 0.1, "l": 0.4}
+    # What DeiT-S of that depth needs (CaiT table A.1); 60 blocks get the rate of the deepest one tried.
+    deep_small_drop_path = {24: 0.2, 36: 0.25, 48: 0.3, 60: 0.3}
     rows = {}
 
     def add(short: str, depth: int, branches: int, *, suffix: str = "", stem: str = "linear") -> None:
         parallel = f"x{branches}" if branches > 1 else ""
+        rate = drop_path[short]
+        if short == "s" and branches == 1:
+            rate = deep_small_drop_path.get(depth, rate)
         rows[f"vit_{short}{depth}{parallel}{suffix}"] = {
             **WIDTHS[SHORT_WIDTHS[short]],
             "depth": depth,
             "num_branches": branches,
             "stem": stem,
             "class_position": False,
-            "drop_path": deep_small_drop_path.get(depth, 0.05) if short == "s" else drop_path[short],
+            "drop_path": rate,
         }
 
     for short in SHORT_WIDTHS:
@@ -204,17 +212,24 @@ CATALOG: dict[str, Entry] = _build_catalog()
 
 
 def list_models(pattern: str = "*") -> list[str]:
-    """Names of the catalogue that match a shell pattern such as "cait_*", in the catalogue's order."""
-    return [name for name in CATALOG if fnmatch.fnmatchcase(name, pattern)]
+    """Names of the catalogue that match a shell pattern such as "cait_*" in either case, in the catalogue's order."""
+    _check_text("the pattern", pattern)
+    return [name for name in CATALOG if fnmatch.fnmatchcase(name, pattern.lower())]
 
 
 def get_entry(name: str) -> Entry:
     """The row called `name`; a ValueError that offers the nearest names where there is none."""
+    _check_text("the name of a model", name)
     if name in CATALOG:
         return CATALOG[name]
     near = difflib.get_close_matches(name.lower(), CATALOG, n=3, cutoff=0.5)
     hint = f"did you mean {', '.join(near)}?" if near else "`vitrail models` lists them all"
     raise ValueError(f"unknown model {name!r}: {hint}")
+
+
+def _check_text(what: str, value: object) -> None:
+    if not isinstance(value, str):
+        raise ValueError(f"{what} must be a string, e.g. 'cait_s24', not {value!r}")
 
 
 def create_model(name: str, **settings: Any) -> Model:
@@ -225,6 +240,7 @@ def create_model(name: str, **settings: Any) -> Model:
     """
     from vitrail.models.build import build_model, build_timm_model
 
+    _check_text("the name of a model", name)
     if name.startswith(TIMM_PREFIX):
         return build_timm_model(name.removeprefix(TIMM_PREFIX), **settings)
     entry = get_entry(name)

@@ -8,6 +8,7 @@ from torch.func import functional_call
 from torch.utils.flop_counter import FlopCounterMode
 
 from vitrail.models.contract import Model
+from vitrail.models.timm_backbone import TimmBackbone
 
 
 class Complexity(NamedTuple):
@@ -25,6 +26,8 @@ class _Whole(nn.Module):
         self.model = model
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
+        if isinstance(self.model, TimmBackbone):  # whose classifier is inside
+            return self.model(images)
         return self.model.head(self.model.features(images).summary)
 
 
@@ -33,11 +36,15 @@ def complexity(model: Model, *, image_size: int | tuple[int, int] | None = None)
 
     The model runs on the meta device, so even the largest takes no memory and little time.
     """
-    size = image_size if image_size is not None else model.config.image_size
-    height, width = (size, size) if isinstance(size, int) else size
+    if not isinstance(model, Model):
+        raise ValueError(f"complexity takes a model made by create_model or load_model, not {type(model).__name__}")
+    if model.is_folded:
+        raise ValueError("complexity counts a model as its paper does: give it the one that was folded")
+    height, width = _sides(image_size if image_size is not None else model.config.image_size)
     whole = _Whole(model)
     state = {name: torch.empty_like(value, device="meta") for name, value in _tensors(whole)}
-    images = torch.empty(1, model.config.in_channels, height, width, device="meta")
+    dtype = next(model.parameters()).dtype
+    images = torch.empty(1, model.config.in_channels, height, width, dtype=dtype, device="meta")
     modes = [(module, module.training) for module in whole.modules()]
     whole.eval()
     try:
@@ -48,6 +55,13 @@ def complexity(model: Model, *, image_size: int | tuple[int, int] | None = None)
             module.training = mode
     parameters = sum(parameter.numel() for parameter in model.parameters())
     return Complexity(parameters, counter.get_total_flops() // 2)
+
+
+def _sides(image_size: int | tuple[int, int]) -> tuple[int, int]:
+    sides = (image_size, image_size) if isinstance(image_size, int) else image_size
+    if not isinstance(sides, tuple) or len(sides) != 2 or not all(isinstance(side, int) and side > 0 for side in sides):
+        raise ValueError(f"image_size must be a whole number or (height, width), not {image_size!r}")
+    return sides
 
 
 def _tensors(module: nn.Module) -> list[tuple[str, torch.Tensor]]:

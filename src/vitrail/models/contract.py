@@ -1,6 +1,10 @@
 """What every model takes and gives: Features, the common part of the configs, and the base class of the models."""
 
 import dataclasses
+import difflib
+import math
+import operator
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -33,6 +37,14 @@ class Preprocessing:
     std: tuple[float, ...] = IMAGENET_STD
 
 
+def preprocessing_for(crop_ratio: float, in_channels: int) -> Preprocessing:
+    """ImageNet's preparation; images that are not of three channels get the average of its colours for each."""
+    if in_channels == len(IMAGENET_MEAN):
+        return Preprocessing(crop_ratio)
+    mean, std = (statistics.fmean(values) for values in (IMAGENET_MEAN, IMAGENET_STD))
+    return Preprocessing(crop_ratio, mean=(mean,) * in_channels, std=(std,) * in_channels)
+
+
 @dataclass(frozen=True, kw_only=True)
 class ImageConfig:
     """Settings every family has."""
@@ -48,23 +60,39 @@ class ImageConfig:
     drop_path_schedule: str = "uniform"  # or "linear": from 0 at the first block to the full rate at the last
 
     def __post_init__(self) -> None:
-        if not isinstance(self.image_size, int):
-            object.__setattr__(self, "image_size", tuple(self.image_size))  # JSON gives a list
+        object.__setattr__(self, "image_size", whole_sides(self.image_size))
         self.check_counts("patch_size", "in_channels", "dim", "depth")
         self.check_counts("num_classes", least=0)
         self.check_choice("drop_path_schedule", ("uniform", "linear"))
-        height, width = self.size
-        for side in (height, width):
-            if not isinstance(side, int) or side < self.patch_size:
-                raise ValueError(f"image_size {self.image_size} must be at least one patch of {self.patch_size} pixels")
-        if not isinstance(self.drop_path, (int, float)) or not 0.0 <= self.drop_path < 1.0:
-            raise ValueError(f"drop_path must be in [0, 1), not {self.drop_path!r}")
+        if min(self.size) < self.patch_size:
+            raise ValueError(f"image_size {self.image_size} must be at least one patch of {self.patch_size} pixels")
+        self.check_number("drop_path", below=1.0)
 
     def check_counts(self, *names: str, least: int = 1) -> None:
         for name in names:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise ValueError(f"{name} must be a whole number of at least {least}, not {value!r}")
+
+    def check_flags(self, *names: str) -> None:
+        for name in names:
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"{name} must be True or False, not {getattr(self, name)!r}")
+
+    def check_number(self, name: str, *, below: float = math.inf, optional: bool = False) -> None:
+        """A number from 0 up to `below`, which is excluded."""
+        value = getattr(self, name)
+        if optional and value is None:
+            return
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0.0 <= value < below:
+            allowed = "a finite number of at least 0" if below == math.inf else f"in [0, {below:g})"
+            raise ValueError(f"{name} must be {allowed}{' or None' if optional else ''}, not {value!r}")
+
+    def check_ratio(self, name: str) -> None:
+        """The width of a hidden layer over dim."""
+        self.check_number(name)
+        if int(self.dim * getattr(self, name)) < 1:
+            raise ValueError(f"{name} {getattr(self, name)!r} of dim {self.dim} leaves no hidden channel: raise it")
 
     def check_choice(self, name: str, choices: Sequence[str]) -> None:
         if getattr(self, name) not in choices:
@@ -103,6 +131,7 @@ class Model(nn.Module):
     preprocessing: Preprocessing
     name: str = ""  # in the catalogue, or timm/NAME
     family: str = ""
+    is_folded: bool = False  # set by fold
 
     def __init__(self, config: Any) -> None:
         super().__init__()
@@ -123,21 +152,46 @@ class Model(nn.Module):
 
     def init_weights(self) -> None:
         """Set every parameter and buffer to the value training starts from."""
+        if self.is_folded:
+            raise ValueError("a folded model can't be initialised anew: fold the original again")
         initialize(self)
 
     def check_images(self, images: Tensor) -> None:
+        if not isinstance(images, Tensor):
+            raise ValueError(
+                f"expected a tensor of images [batch, {self.config.in_channels}, height, width], "
+                f"got {type(images).__name__}"
+            )
         if images.ndim != 4 or images.shape[1] != self.config.in_channels:
             raise ValueError(
                 f"expected images of shape [batch, {self.config.in_channels}, height, width], got {list(images.shape)}"
             )
+        if not images.is_floating_point():
+            raise ValueError("images must be floating point: scale to [0, 1] and normalise them")
 
     def check_levels(self, levels: Sequence[int]) -> list[int]:
         """Indices of blocks, with negative ones counted from the end."""
         depth = self.config.depth
-        for level in levels:
-            if not -depth <= level < depth:
-                raise ValueError(f"level {level} is not one of the {depth} blocks")
-        return [level % depth for level in levels]
+        try:
+            indices = [operator.index(level) for level in levels]
+        except TypeError:
+            raise ValueError(f"levels must be a list of indices of blocks, e.g. (0, -1), not {levels!r}") from None
+        for index in indices:
+            if not -depth <= index < depth:
+                raise ValueError(f"level {index} is not one of the {depth} blocks")
+        return [index % depth for index in indices]
+
+
+def whole_sides(image_size: Any) -> int | tuple[int, int]:
+    """An image size as Python's own numbers; JSON gives a list, numpy numbers of its own."""
+    sides = image_size if isinstance(image_size, (tuple, list)) else (image_size, image_size)
+    try:
+        if any(isinstance(side, bool) for side in sides):
+            raise TypeError
+        height, width = map(operator.index, sides)
+    except (TypeError, ValueError):
+        raise ValueError(f"image_size must be a whole number or (height, width), not {image_size!r}") from None
+    return (height, width) if sides is image_size else height
 
 
 @runtime_checkable
@@ -188,8 +242,6 @@ def to_maps(patches: Tensor, grid: tuple[int, int]) -> Tensor:
 
 def config_from_settings(kind: type, name: str, settings: dict[str, Any]) -> Any:
     """A config of class `kind`; a setting it does not have is an error that offers the nearest names."""
-    import difflib
-
     known = [field.name for field in dataclasses.fields(kind)]
     for setting in settings:
         if setting not in known:

@@ -5,12 +5,10 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from vitrail.layers.attention import ClassAttention
 from vitrail.layers.mixing import ConvolutionMix
-from vitrail.layers.mlp import FeedForward
 from vitrail.layers.norm import EPSILON, make_norm
-from vitrail.layers.pooling import ClassStage
-from vitrail.layers.residual import Block, Branch, LayerScale, Residual
+from vitrail.layers.pooling import make_pooling_stage
+from vitrail.layers.residual import Branch, LayerScale, Residual
 from vitrail.models.contract import Features, ImageConfig, Model, head_of, stem_of
 
 
@@ -32,38 +30,19 @@ class PatchConvNetConfig(ImageConfig):
         self.check_choice("pool", ("attention", "average"))
         self.check_counts("num_heads")
         self.check_heads(self.num_heads)
+        self.check_flags("per_class_tokens", "distilled")
         if self.pool == "average" and (self.per_class_tokens or self.distilled or self.num_heads != 1):
             raise ValueError("pool='average' has no tokens: leave per_class_tokens, distilled and num_heads out")
         if self.per_class_tokens and self.distilled:
             raise ValueError("per_class_tokens and distilled can't be combined: choose one")
         if self.per_class_tokens and self.num_classes == 0:
             raise ValueError("per_class_tokens needs num_classes of at least 1")
-        if not isinstance(self.layer_scale, (int, float)):
-            raise ValueError(f"layer_scale must be a number, not {self.layer_scale!r}")
+        self.check_number("layer_scale")
 
     @property
     def num_tokens(self) -> int:
         """Tokens of the pooling stage."""
         return self.num_classes if self.per_class_tokens else 1 + self.distilled
-
-
-def make_pooling_block(dim: int, *, num_heads: int, class_in_keys: bool, layer_scale: float) -> Block:
-    """The learned aggregation of 5.2.1: one attention layer, without biases, and a feed-forward network of ratio 3."""
-
-    def residual(mix: nn.Module) -> Residual:
-        norm = nn.LayerNorm(dim, eps=EPSILON)
-        return Residual([Branch(norm=norm, mix=mix, scale=LayerScale(dim, value=layer_scale))])
-
-    attention = ClassAttention(dim, num_heads=num_heads, bias=False, class_in_keys=class_in_keys)
-    return Block(communication=residual(attention), feed_forward=residual(FeedForward(dim, hidden_dim=3 * dim)))
-
-
-def make_pooling_stage(
-    dim: int, *, num_tokens: int = 1, num_heads: int = 1, class_in_keys: bool = True, layer_scale: float = 1e-6
-) -> ClassStage:
-    """One block of learned aggregation for `num_tokens` tokens."""
-    block = make_pooling_block(dim, num_heads=num_heads, class_in_keys=class_in_keys, layer_scale=layer_scale)
-    return ClassStage(dim, num_tokens=num_tokens, blocks=[block])
 
 
 class PatchConvNet(Model):

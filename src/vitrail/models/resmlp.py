@@ -32,14 +32,21 @@ class ResMLPConfig(ImageConfig):
         self.check_choice("communication", COMMUNICATIONS)
         self.check_choice("pool", ("average", "class_mlp"))
         self.check_counts("class_depth")
-        if not isinstance(self.layer_scale, (int, float)):
-            raise ValueError(f"layer_scale must be a number, not {self.layer_scale!r}")
+        self.check_ratio("mlp_ratio")
+        self.check_number("layer_scale")
+        if self.pool == "average" and self.class_depth != type(self).class_depth:
+            raise ValueError("class_depth is a setting of pool='class_mlp': leave it out with pool='average'")
+
+    @property
+    def is_bound_to_size(self) -> bool:
+        """Whether a layer is made for one grid of patches."""
+        return self.communication != "none" or self.pool == "class_mlp"
 
 
 class ResMLP(Model):
     """Patches through cross-patch and cross-channel layers; no positions and no attention.
 
-    The cross-patch layer ties the model to its image size; weights move to another one by interpolation.
+    The cross-patch layer ties the model to its image size; weights move to another one, A's by interpolation.
     """
 
     config: ResMLPConfig
@@ -90,11 +97,11 @@ class ResMLP(Model):
         wanted = self.check_levels(levels)
         self.check_images(images)
         grid = self.stem.grid(*images.shape[-2:])
-        if grid != self.grid:
+        if grid != self.grid and self.config.is_bound_to_size:
             height, width = images.shape[-2:]
             raise ValueError(
                 f"this ResMLP was made for images of {'x'.join(map(str, self.config.size))}, not {height}x{width}: "
-                "create it with that image_size; load_weights interpolates the cross-patch layers"
+                "create it with that image_size and load the weights"
             )
         x = self.stem(images).flatten(2).transpose(1, 2)
         maps = {}

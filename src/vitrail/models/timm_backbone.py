@@ -1,23 +1,31 @@
 """Any timm backbone behind our contract, plain or with our attention pooling (thesis 5.3.4)."""
 
+import dataclasses
 import difflib
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import timm
 import timm.data
+import torch
 from torch import Tensor, nn
 
 from vitrail.layers.classifier import Classifier
-from vitrail.models.contract import Features, Model, Preprocessing, initialize
-from vitrail.models.patchconvnet import make_pooling_stage
+from vitrail.layers.norm import EPSILON
+from vitrail.layers.pooling import make_pooling_stage
+from vitrail.models.contract import Features, Model, Preprocessing, initialize, to_maps
+
+
+def is_count(value: object, *, least: int = 1) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 @dataclass(frozen=True, kw_only=True)
-class TimmConfig:
-    """Settings of a timm backbone."""
+class TimmSettings:
+    """What a user may set of a timm backbone."""
 
-    timm_name: str
     image_size: int | tuple[int, int] | None = None  # None: the size timm trained it at
     in_channels: int = 3
     num_classes: int = 1000
@@ -26,76 +34,238 @@ class TimmConfig:
     drop_path: float = 0.0
 
     def __post_init__(self) -> None:
-        if not timm.is_model(self.timm_name):
-            near = difflib.get_close_matches(self.timm_name, timm.list_models(), n=3)
-            hint = f"did you mean {', '.join(f'timm/{name}' for name in near)}?" if near else "see timm.list_models()"
-            raise ValueError(f"timm has no model {self.timm_name!r}: {hint}")
+        for name, least in (("in_channels", 1), ("num_classes", 0), ("num_heads", 1)):
+            if not is_count(getattr(self, name), least=least):
+                raise ValueError(f"{name} must be a whole number of at least {least}, not {getattr(self, name)!r}")
+        size = self.image_size
+        is_pair = isinstance(size, tuple) and len(size) == 2 and all(is_count(side) for side in size)
+        if not (size is None or is_count(size) or is_pair):
+            raise ValueError(f"image_size must be a whole number or (height, width), not {size!r}")
+        is_number = isinstance(self.drop_path, (int, float)) and not isinstance(self.drop_path, bool)
+        if not is_number or not 0.0 <= self.drop_path < 1.0:
+            raise ValueError(f"drop_path must be in [0, 1), not {self.drop_path!r}")
         if self.pool not in ("average", "attention"):
             raise ValueError(f"pool must be average or attention, not {self.pool!r}")
         if self.pool == "average" and self.num_heads != 1:
             raise ValueError("num_heads is a setting of pool='attention'")
 
 
+@dataclass(frozen=True, kw_only=True)
+class TimmConfig(TimmSettings):
+    """Settings of a timm backbone and its name."""
+
+    timm_name: str
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not timm.is_model(self.timm_name):
+            near = difflib.get_close_matches(self.timm_name, timm.list_models(), n=3)
+            hint = f"did you mean {', '.join(f'timm/{name}' for name in near)}?" if near else "see timm.list_models()"
+            raise ValueError(f"timm has no model {self.timm_name!r}: {hint}")
+
+    @property
+    def timm_facts(self) -> dict[str, Any]:
+        """What timm says of the weights it trained: input_size, fixed_input_size, mean, std and so on."""
+        facts = timm.get_pretrained_cfg(self.timm_name)
+        return {"input_size": (3, 224, 224)} if facts is None else facts.to_dict()
+
+    @property
+    def timm_size(self) -> tuple[int, int]:
+        """Height and width of the images timm trained it on."""
+        height, width = self.timm_facts["input_size"][-2:]
+        return height, width
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width of the image."""
+        if self.image_size is None:
+            return self.timm_size
+        return (self.image_size, self.image_size) if isinstance(self.image_size, int) else self.image_size
+
+
 class TimmBackbone(Model):
-    """A timm model; with attention pooling its own classifier is dropped and ours reads the pooled token."""
+    """A timm model; with attention pooling its own classifier is dropped and ours reads the pooled token.
+
+    `features` gives the patches after the final normalisation with attention pooling, and as timm's
+    forward_features leaves them with timm's own.
+    """
 
     config: TimmConfig
 
     def __init__(self, config: TimmConfig) -> None:
+        if config.image_size is None:
+            config = dataclasses.replace(config, image_size=config.timm_size)
         super().__init__(config)
         own_head = config.pool == "average"
-        settings: dict[str, object] = {
-            "in_chans": config.in_channels,
-            "num_classes": config.num_classes if own_head else 0,
-        }
-        if config.drop_path:
-            settings["drop_path_rate"] = config.drop_path
-        backbone = timm.create_model(config.timm_name, pretrained=False, **settings)
-        data = timm.data.resolve_data_config({}, model=backbone)
-        if config.image_size is None:
-            object.__setattr__(config, "image_size", tuple(data["input_size"][-2:]))
-        elif hasattr(backbone, "set_input_size"):
-            backbone.set_input_size(img_size=config.image_size)
-        self.backbone = backbone
-        dim = backbone.num_features
+        self.backbone = make_backbone(config)
+        self.takes_one_size = bool(config.timm_facts.get("fixed_input_size")) and not getattr(
+            self.backbone, "dynamic_img_size", False
+        )
+        if self.takes_one_size and config.size != config.timm_size:
+            self.try_size()
+        dim = self.backbone.num_features
+        if dim % config.num_heads:
+            heads = [str(count) for count in range(1, 17) if dim % count == 0]
+            raise ValueError(
+                f"num_heads {config.num_heads} does not divide the {dim} channels of timm/{config.timm_name}: "
+                f"try {', '.join(heads)}"
+            )
         self.class_stage = None if own_head else make_pooling_stage(dim, num_heads=config.num_heads)
-        self.norm = None if own_head else nn.LayerNorm(dim)
+        self.norm = None if own_head else nn.LayerNorm(dim, eps=EPSILON)
         self.head = nn.Identity() if own_head else Classifier(dim, num_classes=config.num_classes)
-        self.preprocessing = Preprocessing(data["crop_pct"], data["interpolation"], data["mean"], data["std"])
+        self.preprocessing = preprocessing_of(config)
+
+    def try_size(self) -> None:
+        """Refuse a size the backbone was built for in vain."""
+        height, width = self.config.size
+        parameter = next(self.backbone.parameters())
+        self.backbone.eval()
+        try:
+            with torch.no_grad():
+                self.backbone.forward_features(parameter.new_zeros(1, self.config.in_channels, height, width))
+        except (AssertionError, RuntimeError):
+            trained = "x".join(map(str, self.config.timm_size))
+            raise ValueError(
+                f"timm/{self.config.timm_name} can't take images of {height}x{width}: leave image_size at {trained}"
+            ) from None
+        self.backbone.train()
 
     def init_weights(self) -> None:
-        """Our own parts start anew; timm initialised its backbone when it built it."""
+        """Set every parameter and buffer to the value training starts from; the backbone's are those timm draws."""
+        if self.is_folded:
+            raise ValueError("a folded model can't be initialised anew: fold the original again")
+        with torch.device(next(self.backbone.parameters()).device), torch.no_grad():
+            fresh = make_backbone(self.config)
+            for own, new in (
+                (dict(self.backbone.named_parameters()), dict(fresh.named_parameters())),
+                (dict(self.backbone.named_buffers()), dict(fresh.named_buffers())),
+            ):
+                for name, value in own.items():
+                    value.copy_(new[name])
+        self.init_pooling()
+
+    def init_pooling(self) -> None:
+        """The part of `init_weights` that is ours, for a backbone timm has just built."""
         if self.class_stage is not None and self.norm is not None:
             for part in (self.class_stage, self.norm, self.head):
                 initialize(part)
 
-    def forward(self, images: Tensor) -> Tensor:
-        self.check_images(images)
-        if self.class_stage is None:
-            return self.backbone(images)
-        return self.head(self.features(images).summary)
+    def check_images(self, images: Tensor) -> None:
+        super().check_images(images)
+        height, width = images.shape[-2:]
+        if self.takes_one_size and (height, width) != self.config.size:
+            raise ValueError(
+                f"made for images of {self.config.size[0]}x{self.config.size[1]}, not {height}x{width}: "
+                "create it with that image_size"
+            )
 
-    def features(self, images: Tensor, *, levels: Sequence[int] = ()) -> Features:
-        if levels:
-            raise ValueError("levels of a timm backbone are not offered: use timm's own features_only models")
+    def forward(self, images: Tensor) -> Tensor:
+        if self.class_stage is None:
+            self.check_images(images)
+            return self.backbone(images)
+        return self.head(self.summarize(images))
+
+    def summarize(self, images: Tensor) -> Tensor:
         self.check_images(images)
         output = self.backbone.forward_features(images)
-        maps = self.as_maps(output, images)
-        if self.class_stage is None or self.norm is None:
-            summary = self.backbone.forward_head(output, pre_logits=True)
-            summary = summary.flatten(1).unsqueeze(1)
-        else:
-            summary = self.norm(self.class_stage(maps.flatten(2).transpose(1, 2)))
-        return Features(summary, maps)
+        return self.pool(output, None if self.class_stage is None else self.as_maps(output, images))
 
-    def as_maps(self, output: Tensor, images: Tensor) -> Tensor:
+    def features(self, images: Tensor, *, levels: Sequence[int] = ()) -> Features:
+        wanted = self.check_levels(levels)
+        self.check_images(images)
+        if wanted:
+            indices = sorted(set(wanted))
+            output, found = self.backbone.forward_intermediates(images, indices=indices, output_fmt="NCHW")
+            chosen = tuple(found[indices.index(level)] for level in wanted)
+        else:
+            output, chosen = self.backbone.forward_features(images), ()
+        maps = self.as_maps(output, images)
+        summary = self.pool(output, maps)
+        if self.norm is not None:
+            maps = self.norm(maps.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+        return Features(summary, maps, chosen)
+
+    def pool(self, output: Tensor, maps: Tensor | None) -> Tensor:
+        """The summary token: timm's own of its `output`, or ours of the maps."""
+        if self.class_stage is None or self.norm is None or maps is None:
+            return self.backbone.forward_head(output, pre_logits=True).flatten(1).unsqueeze(1)
+        return self.norm(self.class_stage(maps.flatten(2).transpose(1, 2)))
+
+    def check_levels(self, levels: Sequence[int]) -> list[int]:
+        """Indices of timm's feature stages (blocks, in a transformer), with negative ones counted from the end."""
+        if not levels:
+            return []
+        if not hasattr(self.backbone, "forward_intermediates"):
+            raise ValueError(
+                f"levels of timm/{self.config.timm_name} are not offered: use timm's own features_only models"
+            )
+        depth = len(self.backbone.feature_info)
+        try:
+            indices = [operator.index(level) for level in levels]
+        except TypeError:
+            raise ValueError(f"levels must be a list of indices of stages, e.g. (0, -1), not {levels!r}") from None
+        for index in indices:
+            if not -depth <= index < depth:
+                raise ValueError(f"level {index} is not one of the {depth} stages")
+        return [index % depth for index in indices]
+
+    def as_maps(self, output: object, images: Tensor) -> Tensor:
         """timm's features, be they maps, maps with channels last or tokens, as [batch, dim, height, width]."""
         dim = self.backbone.num_features
-        if output.ndim == 4:
-            return output if output.shape[1] == dim else output.permute(0, 3, 1, 2)
-        patches = output[:, getattr(self.backbone, "num_prefix_tokens", 0) :]
-        height, width = images.shape[-2:]
-        rows = round((patches.shape[1] * height / width) ** 0.5)
-        if rows * (patches.shape[1] // max(rows, 1)) != patches.shape[1]:
-            raise ValueError(f"the tokens of {self.config.timm_name} do not form a grid; use pool='average'")
-        return patches.transpose(1, 2).unflatten(2, (rows, -1))
+        if isinstance(output, Tensor) and output.ndim == 4:
+            layout = getattr(self.backbone, "output_fmt", "NCHW" if output.shape[1] == dim else "NHWC")
+            maps = output.permute(0, 3, 1, 2) if getattr(layout, "value", layout) == "NHWC" else output
+            if maps.shape[1] == dim:
+                return maps
+        if isinstance(output, Tensor) and output.ndim == 3 and output.shape[2] == dim:
+            class_token = getattr(self.backbone, "cls_token", None)
+            if not isinstance(class_token, Tensor) or output.shape[1] > class_token.shape[1]:
+                prefix = getattr(self.backbone, "num_prefix_tokens", 0)
+                for dropped in (prefix, prefix + 1, prefix + 2):  # some do not tell of their class tokens
+                    grid = find_grid(output.shape[1] - dropped, size=(images.shape[2], images.shape[3]))
+                    if grid is not None:
+                        return to_maps(output[:, dropped:], grid)
+        raise ValueError(
+            f"timm/{self.config.timm_name} gives no single map of patches: it can only classify, with pool='average'"
+        )
+
+
+def make_backbone(config: TimmConfig) -> Any:
+    """timm's model, without its classifier where ours follows."""
+    settings: dict[str, object] = {
+        "in_chans": config.in_channels,
+        "num_classes": config.num_classes if config.pool == "average" else 0,
+    }
+    if config.drop_path:
+        settings["drop_path_rate"] = config.drop_path
+    if config.timm_facts.get("fixed_input_size") and config.size != config.timm_size:
+        settings["img_size"] = config.size
+    try:
+        return timm.create_model(config.timm_name, pretrained=False, **settings)
+    except TypeError as error:
+        for setting, name in (("img_size", "image_size"), ("drop_path_rate", "drop_path")):
+            if f"'{setting}'" in str(error):
+                raise ValueError(f"timm/{config.timm_name} has no setting {name}: leave it out") from None
+        raise
+    except AssertionError as error:
+        raise ValueError(f"timm/{config.timm_name} can't be built with these settings: {error}") from None
+
+
+def preprocessing_of(config: TimmConfig) -> Preprocessing:
+    """timm's own; where the channels are not its colours, each gets the average of their statistics."""
+    data = timm.data.resolve_data_config(pretrained_cfg=config.timm_facts)
+    mean, std = (
+        values if len(values) == config.in_channels else (sum(values) / len(values),) * config.in_channels
+        for values in (tuple(data["mean"]), tuple(data["std"]))
+    )
+    return Preprocessing(data["crop_pct"], data["interpolation"], mean, std)
+
+
+def find_grid(count: int, *, size: tuple[int, int]) -> tuple[int, int] | None:
+    """Rows and columns of `count` patches of an image, or None where they form no grid of its aspect."""
+    height, width = size
+    rows = max(round((max(count, 0) * height / width) ** 0.5), 1)
+    columns = count // rows
+    if columns < 1 or rows * columns != count or abs(rows * width / height - columns) >= 1:
+        return None
+    return rows, columns

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from vitrail.layers.attention import SelfAttention, TalkingHeadsAttention
 from vitrail.layers.mlp import FeedForward
 from vitrail.layers.norm import EPSILON
+from vitrail.layers.position import LearnedPositions
 from vitrail.layers.residual import (
     Block,
     Branch,
@@ -21,7 +22,8 @@ from vitrail.layers.residual import (
     ScalarBias,
     ScalarScale,
 )
-from vitrail.models.contract import ImageConfig
+from vitrail.layers.stem import Stem
+from vitrail.models.contract import ImageConfig, Model
 
 SCALAR_STYLES = {"rezero": 0.0, "fixup": 1.0, "t_fixup": 1.0}  # initial weight of a branch
 RESIDUAL_STYLES = (
@@ -58,26 +60,32 @@ class TrunkConfig(ImageConfig):
         self.check_heads(self.num_heads)
         self.check_choice("residual", RESIDUAL_STYLES)
         self.check_choice("layer_scale_init", ("constant", "uniform"))
-        if not isinstance(self.mlp_ratio, (int, float)) or self.mlp_ratio <= 0:
-            raise ValueError(f"mlp_ratio must be positive, not {self.mlp_ratio!r}")
-        if self.layer_scale is not None and not isinstance(self.layer_scale, (int, float)):
-            raise ValueError(f"layer_scale must be a number or None, not {self.layer_scale!r}")
+        self.check_flags("talking_heads", "layer_scale_frozen")
+        self.check_ratio("mlp_ratio")
+        self.check_number("layer_scale", optional=True)
         if self.residual == "scalar" and self.layer_scale is None:
             raise ValueError("residual='scalar' needs its initial value: pass layer_scale, e.g. 1e-5")
         if self.residual not in ("pre_norm", "scalar") and self.layer_scale is not None:
             raise ValueError(f"residual={self.residual!r} takes the place of LayerScale: pass layer_scale=None with it")
         if self.layer_scale is None and (self.layer_scale_frozen or self.layer_scale_init != "constant"):
             raise ValueError("layer_scale_init and layer_scale_frozen need a layer_scale")
+        if self.residual == "scalar" and (self.layer_scale_frozen or self.layer_scale_init != "constant"):
+            raise ValueError("residual='scalar' has one weight a branch: leave layer_scale_init and _frozen out")
 
 
 def scale_of(config: TrunkConfig) -> nn.Module | None:
     """What multiplies a branch of the trunk."""
     if config.residual in SCALAR_STYLES:
         return ScalarScale(value=SCALAR_STYLES[config.residual])
+    if config.residual == "scalar" and config.layer_scale is not None:
+        return ScalarScale(value=config.layer_scale)
+    return layer_scale_of(config)
+
+
+def layer_scale_of(config: TrunkConfig) -> LayerScale | None:
+    """The LayerScale of a branch, where the config asks for one."""
     if config.layer_scale is None:
         return None
-    if config.residual == "scalar":
-        return ScalarScale(value=config.layer_scale)
     return LayerScale(
         config.dim, value=config.layer_scale, init=config.layer_scale_init, is_frozen=config.layer_scale_frozen
     )
@@ -137,18 +145,32 @@ def make_trunk(config: TrunkConfig) -> nn.ModuleList:
     return nn.ModuleList(make_block(config, drop_path=rate) for rate in config.drop_path_rates)
 
 
-@torch.no_grad()
-def apply_residual_init(blocks: nn.ModuleList, config: TrunkConfig) -> None:
-    """The initialisation rules that come with a residual style; other styles need none."""
-    if config.residual == "fixup":
-        apply_fixup(blocks, config)
-    elif config.residual == "t_fixup":
-        apply_t_fixup(blocks, config)
+class TrunkModel(Model):
+    """What ViT and CaiT have in common: positions added to the patches, and the initialisation of the trunk."""
+
+    config: TrunkConfig
+    stem: Stem
+    positions: LearnedPositions
+
+    @torch.no_grad()
+    def init_weights(self) -> None:
+        super().init_weights()
+        if self.config.residual == "fixup":
+            apply_fixup(self.blocks, self.head, dim=self.config.dim)
+        elif self.config.residual == "t_fixup":
+            apply_t_fixup(self.blocks, dim=self.config.dim)
+
+    def embed(self, images: Tensor) -> tuple[Tensor, tuple[int, int]]:
+        """Patches with their positions, [batch, length, dim], and their grid."""
+        self.check_images(images)
+        grid = self.stem.grid(*images.shape[-2:])
+        return self.stem(images).flatten(2).transpose(1, 2) + self.positions.for_grid(grid), grid
 
 
-def apply_fixup(blocks: nn.ModuleList, config: TrunkConfig) -> None:
-    """Fixup (Zhang et al. 2019): the last layer of a branch starts at zero, the others are scaled by L^(-1/(2m-2)).
+def apply_fixup(blocks: nn.ModuleList, head: nn.Module, *, dim: int) -> None:
+    """Fixup (Zhang et al. 2019): its three rules, on He's initialisation.
 
+    The classifier and the last layer of each branch start at zero; the other layers are scaled by L^(-1/(2m-2)).
     L is the number of residual branches in sequence and m = 2 the number of layers of a branch: the two of the
     feed-forward network; values and output of the attention, whose queries and keys act through the softmax only.
     """
@@ -156,23 +178,32 @@ def apply_fixup(blocks: nn.ModuleList, config: TrunkConfig) -> None:
     shrink = num_branches**-0.5
     for layer in blocks.modules():
         if isinstance(layer, SelfAttention):
-            values_of(layer.qkv.weight, config.dim).mul_(shrink)
+            values = values_of(layer.qkv.weight, dim)
+            nn.init.kaiming_normal_(values)
+            values.mul_(shrink)
             layer.proj.weight.zero_()
         elif isinstance(layer, FeedForward):
             nn.init.kaiming_normal_(layer.expand.weight)
             layer.expand.weight.mul_(shrink)
             layer.contract.weight.zero_()
+    for layer in head.modules():
+        if isinstance(layer, nn.Linear):
+            nn.init.zeros_(layer.weight)
+            nn.init.zeros_(layer.bias)
 
 
-def apply_t_fixup(blocks: nn.ModuleList, config: TrunkConfig) -> None:
-    """T-Fixup (Huang et al. 2020), encoder side: Xavier everywhere, then values, outputs and MLP by 0.67 N^(-1/4)."""
+def apply_t_fixup(blocks: nn.ModuleList, *, dim: int) -> None:
+    """T-Fixup (Huang et al. 2020), encoder side: Xavier everywhere, then values, outputs and MLP by 0.67 N^(-1/4).
+
+    Its scaling of the input embeddings is left out: patches are projected, not looked up in a table.
+    """
     shrink = 0.67 * len(blocks) ** -0.25
     for layer in blocks.modules():
         if isinstance(layer, SelfAttention):
-            for part in layer.qkv.weight.split(config.dim):
+            for part in layer.qkv.weight.split(dim):
                 nn.init.xavier_uniform_(part)
             nn.init.xavier_uniform_(layer.proj.weight, gain=shrink)
-            values_of(layer.qkv.weight, config.dim).mul_(shrink)
+            values_of(layer.qkv.weight, dim).mul_(shrink)
         elif isinstance(layer, FeedForward):
             nn.init.xavier_uniform_(layer.expand.weight, gain=shrink)
             nn.init.xavier_uniform_(layer.contract.weight, gain=shrink)

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from vitrail.layers.norm import EPSILON
 from vitrail.layers.position import LearnedPositions
-from vitrail.models.contract import Features, Model, head_of, stem_of, to_maps
-from vitrail.models.trunk import TrunkConfig, apply_residual_init, make_trunk
+from vitrail.models.contract import Features, head_of, stem_of, to_maps
+from vitrail.models.trunk import TrunkConfig, TrunkModel, make_trunk
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +25,7 @@ class ViTConfig(TrunkConfig):
         super().__post_init__()
         self.check_choice("pool", ("class", "average"))
         self.check_counts("class_layer", least=0)
+        self.check_flags("class_position", "distilled")
         if self.class_layer >= self.depth:
             raise ValueError(f"class_layer {self.class_layer} must be one of the {self.depth} blocks, counted from 0")
         if self.pool == "average" and (self.distilled or self.class_layer):
@@ -36,7 +37,7 @@ class ViTConfig(TrunkConfig):
         return 0 if self.pool == "average" else 1 + self.distilled
 
 
-class VisionTransformer(Model):
+class VisionTransformer(TrunkModel):
     """Patches and special tokens through the trunk; the head reads the special tokens, or the patches' average."""
 
     config: ViTConfig
@@ -59,13 +60,6 @@ class VisionTransformer(Model):
         super().init_weights()
         if self.tokens is not None:
             nn.init.trunc_normal_(self.tokens, std=0.02)
-        apply_residual_init(self.blocks, self.config)
-
-    def embed(self, images: Tensor) -> tuple[Tensor, tuple[int, int]]:
-        """Patches with their positions, [batch, length, dim], and their grid."""
-        self.check_images(images)
-        grid = self.stem.grid(*images.shape[-2:])
-        return self.stem(images).flatten(2).transpose(1, 2) + self.positions.for_grid(grid), grid
 
     def insert_tokens(self, patches: Tensor) -> Tensor:
         """Put the special tokens before the patches."""

@@ -31,6 +31,8 @@ def to_timm(model: Model) -> dict[str, Tensor]:
     Settings carry over: `class_position=False` is timm's `no_embed_class`, `layer_scale` its `init_values`,
     `pool="average"` its `class_token=False, global_pool="avg", fc_norm=False`.
     """
+    if model.is_folded:
+        raise ValueError("a folded model has other weights than timm's: convert the model that was folded")
     if isinstance(model, TimmBackbone):
         if model.class_stage is not None:
             raise ValueError("timm has no such attention pooling; model.backbone.state_dict() is the part it has")

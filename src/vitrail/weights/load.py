@@ -37,6 +37,8 @@ def load_weights(
     """
     if interpolation not in MODES:
         raise ValueError(f"interpolation must be one of {', '.join(MODES)}, not {interpolation!r}")
+    if model.is_folded:
+        raise ValueError("a folded model takes no weights: load them into the model that was folded and fold it again")
     weights = read_weights(source)
     prepared = fit_weights(model, weights, reset_head=reset_head, interpolation=interpolation, grid=grid)
     install(model, prepared)

@@ -5,7 +5,6 @@ import dataclasses
 import json
 import os
 from collections.abc import Iterator
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from vitrail import __version__
 from vitrail.models.build import FAMILIES, build_model, build_timm_model
 from vitrail.models.contract import Model, Preprocessing, config_from_settings
 from vitrail.weights.files import GRID_KEY, format_grid, locate, read_file
@@ -22,7 +22,6 @@ from vitrail.weights.resize import grid_of
 from vitrail.weights.translate import family_of
 
 WEIGHTS_FILE, CONFIG_FILE = "model.safetensors", "config.json"
-VERSION = version("vitrail")
 VERSION_KEY = "vitrail"
 CONFIG_KEYS = (VERSION_KEY, "family", "name", "settings", "preprocessing")
 
@@ -38,7 +37,7 @@ def save_model(model: Model, folder: str | os.PathLike[str]) -> None:
         raise ValueError(f"{path}: is a file; save_model writes a folder")
     path.mkdir(parents=True, exist_ok=True)
     grid = grid_of(model)
-    metadata = {"format": "pt", VERSION_KEY: VERSION, **({GRID_KEY: format_grid(grid)} if grid else {})}
+    metadata = {"format": "pt", VERSION_KEY: __version__, **({GRID_KEY: format_grid(grid)} if grid else {})}
     with replacing(path / WEIGHTS_FILE) as weights_file, replacing(path / CONFIG_FILE) as config_file:
         save_file(separate_tensors(model), weights_file, metadata=metadata)
         config_file.write_text(json.dumps(describe(model), indent=2) + "\n", encoding="utf-8")
@@ -63,7 +62,7 @@ def load_model(source: str | os.PathLike[str]) -> Model:
 def describe(model: Model) -> dict[str, Any]:
     """The content of config.json."""
     return {
-        VERSION_KEY: VERSION,
+        VERSION_KEY: __version__,
         "family": family_of(model),
         "name": model.name,
         "settings": dataclasses.asdict(model.config),
@@ -135,7 +134,7 @@ def read_description(path: Path, *, label: str) -> dict[str, Any]:
         raise ValueError(f"{label}: {CONFIG_FILE} is incomplete ({', '.join(missing) or 'settings, preprocessing'})")
     if content["family"] not in (*FAMILIES, "timm"):
         known = ", ".join((*FAMILIES, "timm"))
-        raise ValueError(f"{label}: unknown family {content['family']!r}; this vitrail {VERSION} knows {known}")
+        raise ValueError(f"{label}: unknown family {content['family']!r}; this vitrail {__version__} knows {known}")
     return content
 
 
@@ -154,7 +153,7 @@ def build(description: dict[str, Any], *, label: str) -> Model:
             model = build_model(family, name=name or family, settings=settings)
     except ValueError as error:
         raise ValueError(
-            f"{label}: {CONFIG_FILE}, of vitrail {description[VERSION_KEY]} ({VERSION} here): {error}"
+            f"{label}: {CONFIG_FILE}, of vitrail {description[VERSION_KEY]} ({__version__} here): {error}"
         ) from None
     model.name, model.preprocessing = name, preprocessing
     return model
