@@ -7,12 +7,14 @@ import torch
 
 from vitrail.models.cait import CaiT, CaiTConfig
 from vitrail.models.contract import (
+    IMAGENET_MEAN,
+    IMAGENET_STD,
     ImageConfig,
     Model,
+    Preprocessing,
     config_from_settings,
+    for_channels,
     materialize,
-    preprocessing_for,
-    whole_sides,
 )
 from vitrail.models.patchconvnet import PatchConvNet, PatchConvNetConfig
 from vitrail.models.resmlp import ResMLP, ResMLPConfig
@@ -34,15 +36,14 @@ def build_model(family: str, *, name: str, settings: dict[str, Any], crop_ratio:
     with torch.device("meta"):
         model = model_class(config)
     model.name, model.family = name, family
-    model.preprocessing = preprocessing_for(crop_ratio, config.in_channels)
+    mean, std = (for_channels(statistic, config.in_channels) for statistic in (IMAGENET_MEAN, IMAGENET_STD))
+    model.preprocessing = Preprocessing(crop_ratio, mean=mean, std=std)
     return materialize(model)
 
 
 def build_timm_model(timm_name: str, /, **settings: Any) -> Model:
     """A timm backbone behind our contract."""
     name = f"timm/{timm_name}"
-    if settings.get("image_size") is not None:
-        settings["image_size"] = whole_sides(settings["image_size"])
     checked = config_from_settings(TimmSettings, name, settings)
     model = TimmBackbone(TimmConfig(timm_name=timm_name, **dataclasses.asdict(checked)))
     model.init_pooling()  # the rest of init_weights is what timm just did

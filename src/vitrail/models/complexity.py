@@ -7,7 +7,7 @@ from torch import nn
 from torch.func import functional_call
 from torch.utils.flop_counter import FlopCounterMode
 
-from vitrail.models.contract import Model
+from vitrail.models.contract import Model, height_and_width
 from vitrail.models.timm_backbone import TimmBackbone
 
 
@@ -40,7 +40,7 @@ def complexity(model: Model, *, image_size: int | tuple[int, int] | None = None)
         raise ValueError(f"complexity takes a model made by create_model or load_model, not {type(model).__name__}")
     if model.is_folded:
         raise ValueError("complexity counts a model as its paper does: give it the one that was folded")
-    height, width = _sides(image_size if image_size is not None else model.config.image_size)
+    height, width = height_and_width(image_size if image_size is not None else model.config.image_size)
     whole = _Whole(model)
     state = {name: torch.empty_like(value, device="meta") for name, value in _tensors(whole)}
     dtype = next(model.parameters()).dtype
@@ -55,13 +55,6 @@ def complexity(model: Model, *, image_size: int | tuple[int, int] | None = None)
             module.training = mode
     parameters = sum(parameter.numel() for parameter in model.parameters())
     return Complexity(parameters, counter.get_total_flops() // 2)
-
-
-def _sides(image_size: int | tuple[int, int]) -> tuple[int, int]:
-    sides = (image_size, image_size) if isinstance(image_size, int) else image_size
-    if not isinstance(sides, tuple) or len(sides) != 2 or not all(isinstance(side, int) and side > 0 for side in sides):
-        raise ValueError(f"image_size must be a whole number or (height, width), not {image_size!r}")
-    return sides
 
 
 def _tensors(module: nn.Module) -> list[tuple[str, torch.Tensor]]:

@@ -37,36 +37,15 @@ class Preprocessing:
     std: tuple[float, ...] = IMAGENET_STD
 
 
-def preprocessing_for(crop_ratio: float, in_channels: int) -> Preprocessing:
-    """ImageNet's preparation; images that are not of three channels get the average of its colours for each."""
-    if in_channels == len(IMAGENET_MEAN):
-        return Preprocessing(crop_ratio)
-    mean, std = (statistics.fmean(values) for values in (IMAGENET_MEAN, IMAGENET_STD))
-    return Preprocessing(crop_ratio, mean=(mean,) * in_channels, std=(std,) * in_channels)
+def for_channels(statistic: Sequence[float], in_channels: int) -> tuple[float, ...]:
+    """A mean or deviation per colour; images of other channels get the colours' average for each."""
+    if len(statistic) == in_channels:
+        return tuple(statistic)
+    return (statistics.fmean(statistic),) * in_channels
 
 
-@dataclass(frozen=True, kw_only=True)
-class ImageConfig:
-    """Settings every family has."""
-
-    image_size: int | tuple[int, int] = 224  # side, or height and width
-    patch_size: int = 16
-    in_channels: int = 3
-    num_classes: int = 1000  # 0 gives the pooled embedding instead of logits
-    dim: int = 384  # width of a patch
-    depth: int = 12  # blocks of the trunk
-    stem: str = "linear"
-    drop_path: float = 0.0  # stochastic depth
-    drop_path_schedule: str = "uniform"  # or "linear": from 0 at the first block to the full rate at the last
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "image_size", whole_sides(self.image_size))
-        self.check_counts("patch_size", "in_channels", "dim", "depth")
-        self.check_counts("num_classes", least=0)
-        self.check_choice("drop_path_schedule", ("uniform", "linear"))
-        if min(self.size) < self.patch_size:
-            raise ValueError(f"image_size {self.image_size} must be at least one patch of {self.patch_size} pixels")
-        self.check_number("drop_path", below=1.0)
+class CheckedSettings:
+    """Checks of a config's fields; each failure is one line that names the field."""
 
     def check_counts(self, *names: str, least: int = 1) -> None:
         for name in names:
@@ -88,15 +67,39 @@ class ImageConfig:
             allowed = "a finite number of at least 0" if below == math.inf else f"in [0, {below:g})"
             raise ValueError(f"{name} must be {allowed}{' or None' if optional else ''}, not {value!r}")
 
+    def check_choice(self, name: str, choices: Sequence[str]) -> None:
+        if getattr(self, name) not in choices:
+            raise ValueError(f"{name} must be one of {', '.join(choices)}, not {getattr(self, name)!r}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageConfig(CheckedSettings):
+    """Settings every family has."""
+
+    image_size: int | tuple[int, int] = 224  # side, or height and width
+    patch_size: int = 16
+    in_channels: int = 3
+    num_classes: int = 1000  # 0 gives the pooled embedding instead of logits
+    dim: int = 384  # width of a patch
+    depth: int = 12  # blocks of the trunk
+    stem: str = "linear"
+    drop_path: float = 0.0  # stochastic depth
+    drop_path_schedule: str = "uniform"  # or "linear": from 0 at the first block to the full rate at the last
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "image_size", whole_sides(self.image_size))
+        self.check_counts("patch_size", "in_channels", "dim", "depth")
+        self.check_counts("num_classes", least=0)
+        self.check_choice("drop_path_schedule", ("uniform", "linear"))
+        if min(self.size) < self.patch_size:
+            raise ValueError(f"image_size {self.image_size} must be at least one patch of {self.patch_size} pixels")
+        self.check_number("drop_path", below=1.0)
+
     def check_ratio(self, name: str) -> None:
         """The width of a hidden layer over dim."""
         self.check_number(name)
         if int(self.dim * getattr(self, name)) < 1:
             raise ValueError(f"{name} {getattr(self, name)!r} of dim {self.dim} leaves no hidden channel: raise it")
-
-    def check_choice(self, name: str, choices: Sequence[str]) -> None:
-        if getattr(self, name) not in choices:
-            raise ValueError(f"{name} must be one of {', '.join(choices)}, not {getattr(self, name)!r}")
 
     def check_heads(self, num_heads: int) -> None:
         if self.dim % num_heads:
@@ -171,15 +174,19 @@ class Model(nn.Module):
 
     def check_levels(self, levels: Sequence[int]) -> list[int]:
         """Indices of blocks, with negative ones counted from the end."""
-        depth = self.config.depth
-        try:
-            indices = [operator.index(level) for level in levels]
-        except TypeError:
-            raise ValueError(f"levels must be a list of indices of blocks, e.g. (0, -1), not {levels!r}") from None
-        for index in indices:
-            if not -depth <= index < depth:
-                raise ValueError(f"level {index} is not one of the {depth} blocks")
-        return [index % depth for index in indices]
+        return level_indices(levels, count=self.config.depth, of="blocks")
+
+
+def level_indices(levels: Sequence[int], *, count: int, of: str) -> list[int]:
+    """Indices into `count` things called `of`, with negative ones counted from the end."""
+    try:
+        indices = [operator.index(level) for level in levels]
+    except TypeError:
+        raise ValueError(f"levels must be a list of indices of {of}, e.g. (0, -1), not {levels!r}") from None
+    for index in indices:
+        if not -count <= index < count:
+            raise ValueError(f"level {index} is not one of the {count} {of}")
+    return [index % count for index in indices]
 
 
 def whole_sides(image_size: Any) -> int | tuple[int, int]:
@@ -192,6 +199,15 @@ def whole_sides(image_size: Any) -> int | tuple[int, int]:
     except (TypeError, ValueError):
         raise ValueError(f"image_size must be a whole number or (height, width), not {image_size!r}") from None
     return (height, width) if sides is image_size else height
+
+
+def height_and_width(image_size: Any) -> tuple[int, int]:
+    """The sides of an image that has at least one pixel."""
+    size = whole_sides(image_size)
+    height, width = (size, size) if isinstance(size, int) else size
+    if min(height, width) < 1:
+        raise ValueError(f"image_size must be a whole number or (height, width), not {image_size!r}")
+    return height, width
 
 
 @runtime_checkable

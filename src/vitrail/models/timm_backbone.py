@@ -2,7 +2,6 @@
 
 import dataclasses
 import difflib
-import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,15 +14,22 @@ from torch import Tensor, nn
 from vitrail.layers.classifier import Classifier
 from vitrail.layers.norm import EPSILON
 from vitrail.layers.pooling import make_pooling_stage
-from vitrail.models.contract import Features, Model, Preprocessing, initialize, to_maps
-
-
-def is_count(value: object, *, least: int = 1) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+from vitrail.models.contract import (
+    CheckedSettings,
+    Features,
+    Model,
+    Preprocessing,
+    for_channels,
+    height_and_width,
+    initialize,
+    level_indices,
+    to_maps,
+    whole_sides,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
-class TimmSettings:
+class TimmSettings(CheckedSettings):
     """What a user may set of a timm backbone."""
 
     image_size: int | tuple[int, int] | None = None  # None: the size timm trained it at
@@ -34,16 +40,12 @@ class TimmSettings:
     drop_path: float = 0.0
 
     def __post_init__(self) -> None:
-        for name, least in (("in_channels", 1), ("num_classes", 0), ("num_heads", 1)):
-            if not is_count(getattr(self, name), least=least):
-                raise ValueError(f"{name} must be a whole number of at least {least}, not {getattr(self, name)!r}")
-        size = self.image_size
-        is_pair = isinstance(size, tuple) and len(size) == 2 and all(is_count(side) for side in size)
-        if not (size is None or is_count(size) or is_pair):
-            raise ValueError(f"image_size must be a whole number or (height, width), not {size!r}")
-        is_number = isinstance(self.drop_path, (int, float)) and not isinstance(self.drop_path, bool)
-        if not is_number or not 0.0 <= self.drop_path < 1.0:
-            raise ValueError(f"drop_path must be in [0, 1), not {self.drop_path!r}")
+        self.check_counts("in_channels", "num_heads")
+        self.check_counts("num_classes", least=0)
+        self.check_number("drop_path", below=1.0)
+        if self.image_size is not None:
+            object.__setattr__(self, "image_size", whole_sides(self.image_size))
+            height_and_width(self.image_size)
         if self.pool not in ("average", "attention"):
             raise ValueError(f"pool must be average or attention, not {self.pool!r}")
         if self.pool == "average" and self.num_heads != 1:
@@ -78,9 +80,7 @@ class TimmConfig(TimmSettings):
     @property
     def size(self) -> tuple[int, int]:
         """Height and width of the image."""
-        if self.image_size is None:
-            return self.timm_size
-        return (self.image_size, self.image_size) if isinstance(self.image_size, int) else self.image_size
+        return self.timm_size if self.image_size is None else height_and_width(self.image_size)
 
 
 class TimmBackbone(Model):
@@ -199,15 +199,7 @@ class TimmBackbone(Model):
             raise ValueError(
                 f"levels of timm/{self.config.timm_name} are not offered: use timm's own features_only models"
             )
-        depth = len(self.backbone.feature_info)
-        try:
-            indices = [operator.index(level) for level in levels]
-        except TypeError:
-            raise ValueError(f"levels must be a list of indices of stages, e.g. (0, -1), not {levels!r}") from None
-        for index in indices:
-            if not -depth <= index < depth:
-                raise ValueError(f"level {index} is not one of the {depth} stages")
-        return [index % depth for index in indices]
+        return level_indices(levels, count=len(self.backbone.feature_info), of="stages")
 
     def as_maps(self, output: object, images: Tensor) -> Tensor:
         """timm's features, be they maps, maps with channels last or tokens, as [batch, dim, height, width]."""
@@ -252,12 +244,9 @@ def make_backbone(config: TimmConfig) -> Any:
 
 
 def preprocessing_of(config: TimmConfig) -> Preprocessing:
-    """timm's own; where the channels are not its colours, each gets the average of their statistics."""
+    """timm's own, for the channels the images have."""
     data = timm.data.resolve_data_config(pretrained_cfg=config.timm_facts)
-    mean, std = (
-        values if len(values) == config.in_channels else (sum(values) / len(values),) * config.in_channels
-        for values in (tuple(data["mean"]), tuple(data["std"]))
-    )
+    mean, std = (for_channels(data[statistic], config.in_channels) for statistic in ("mean", "std"))
     return Preprocessing(data["crop_pct"], data["interpolation"], mean, std)
 
 
