@@ -19,7 +19,8 @@ ARROWS: dict[str, set[str]] = {
     "models": {"layers"},
     "weights": {"vitrail", "layers", "models"},
     "deploy": {"layers", "models"},
-    "cli": {"vitrail", "layers", "models", "weights", "deploy"},
+    "data": set(),
+    "cli": {"vitrail", "layers", "models", "weights", "deploy", "data"},
 }
 
 

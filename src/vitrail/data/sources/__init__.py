@@ -1,0 +1,1 @@
+"""Where data may lie: one reader per kind of place."""

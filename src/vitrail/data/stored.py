@@ -1,0 +1,75 @@
+"""The two plain kinds of data set: files on a disk, and pixels in memory."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from vitrail.data.contract import Dataset, Level, Note, Source
+
+
+class FileDataset(Dataset):
+    """Image files below one folder."""
+
+    def __init__(self, *, name: str, split: str, root: Path, paths: Sequence[str], levels: Mapping[str, Level]) -> None:
+        self.name, self.split, self.levels = name, split, levels
+        self.root = root
+        self.paths = paths  # relative to the root, or absolute
+
+    def read(self, index: int) -> bytes:
+        """The file's bytes."""
+        return (self.root / self.paths[index]).read_bytes()
+
+    def locate(self, index: int) -> str:
+        """The file's path."""
+        return str(self.root / self.paths[index])
+
+
+class ArrayDataset(Dataset):
+    """Images in memory, all of one size."""
+
+    def __init__(self, *, name: str, split: str, images: np.ndarray, levels: Mapping[str, Level]) -> None:
+        self.name, self.split, self.levels = name, split, levels
+        self.images = images  # uint8 [samples, height, width] or [samples, height, width, 3]
+
+    def read(self, index: int) -> np.ndarray:
+        """The image's pixels."""
+        return self.images[index]
+
+    def locate(self, index: int) -> str:
+        """The image's number."""
+        return f"{self.name}/{self.split}/{index}"
+
+
+class Subset(Dataset):
+    """Some samples of another data set, in the order given."""
+
+    def __init__(self, dataset: Dataset, indices: np.ndarray) -> None:
+        self.name, self.split = dataset.name, dataset.split
+        self.levels = {
+            name: Level(classes=level.classes, labels=level.labels[indices]) for name, level in dataset.levels.items()
+        }
+        self.dataset, self.indices = dataset, indices
+
+    def read(self, index: int) -> bytes | np.ndarray:
+        """The sample as the other data set stores it."""
+        return self.dataset.read(int(self.indices[index]))
+
+    def locate(self, index: int) -> str:
+        """Where the other data set has it."""
+        return self.dataset.locate(int(self.indices[index]))
+
+
+class OpenedSource(Source):
+    """A source whose splits are all at hand."""
+
+    def __init__(self, datasets: Sequence[Dataset], *, notes: Sequence[Note] = ()) -> None:
+        order = {name: place for place, name in enumerate(("train", "val", "test"))}
+        self._datasets = {dataset.split: dataset for dataset in datasets}
+        self.name = datasets[0].name
+        self.splits = tuple(sorted(self._datasets, key=lambda split: order.get(split, len(order))))
+        self.notes = tuple(notes)
+
+    def open(self, split: str) -> Dataset:
+        """One of the splits."""
+        return self._datasets[split]
