@@ -17,7 +17,8 @@ class Batch(NamedTuple):
     indices: Tensor  # [batch]: the sample's place in the data set
 
 
-class Sample(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Sample:
     """One image to be made: with the run's seed, this decides every random choice about it."""
 
     epoch: int
