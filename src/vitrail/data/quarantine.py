@@ -1,0 +1,82 @@
+"""Broken files of a run: counted, named once in the log and in `quarantine.csv`; too many of them stop the run."""
+
+import csv
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+_LOGGER = logging.getLogger(__name__)
+COLUMNS = ("path", "split", "problem", "detail")
+# A share is not judged on fewer readings than this: one broken file among the first ten says little.
+_ENOUGH_READINGS = 200
+
+
+class Problem(NamedTuple):
+    """A sample that could not be read: a line of `quarantine.csv`."""
+
+    path: str
+    split: str
+    problem: str
+    detail: str
+
+
+@dataclass(frozen=True)
+class QuarantineSettings:
+    """What happens to broken files."""
+
+    listing: Path | None = None  # where they are listed; None: only in the log
+    max_share: float = 0.05  # of all readings; above it the run stops
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.max_share <= 1:
+            raise ValueError(f"max_share is a share between 0 and 1, not {self.max_share}")
+
+
+class Quarantine:
+    """Keeps the account. The file is appended to line by line, so a killed run leaves it whole."""
+
+    def __init__(self, settings: QuarantineSettings | None = None) -> None:
+        self.settings = settings or QuarantineSettings()
+        self.num_readings = 0
+        self.num_broken = 0
+        self._known = _listed(self.settings.listing)
+
+    def account(self, problems: list[Problem], *, num_readings: int) -> None:
+        """Add what came with one batch."""
+        self.num_readings += num_readings
+        self.num_broken += len(problems)
+        for problem in problems:
+            if problem.path not in self._known:
+                self._known.add(problem.path)
+                _LOGGER.warning("replaced %s: %s", problem.path, problem.detail)
+                self._append(problem)
+        if self.num_readings >= _ENOUGH_READINGS:
+            self.judge()
+
+    def judge(self) -> None:
+        """Raise when too many were broken."""
+        if self.num_broken > self.settings.max_share * self.num_readings:
+            where = f"listed in {self.settings.listing}" if self.settings.listing else "named in the log"
+            raise ValueError(
+                f"{self.num_broken} of {self.num_readings} readings of samples failed, more than the "
+                f"{self.settings.max_share:.0%} allowed; they are {where}: repair them, or raise max_share"
+            )
+
+    def _append(self, problem: Problem) -> None:
+        if self.settings.listing is None:
+            return
+        is_fresh = not self.settings.listing.exists()
+        with self.settings.listing.open("a", newline="", encoding="utf-8", errors="surrogateescape") as file:
+            writer = csv.writer(file)
+            if is_fresh:
+                writer.writerow(COLUMNS)
+            writer.writerow(problem)
+
+
+def _listed(listing: Path | None) -> set[str]:
+    """The paths that an earlier part of the run has listed."""
+    if listing is None or not listing.exists():
+        return set()
+    with listing.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
+        return {row["path"] for row in csv.DictReader(file) if row.get("path")}

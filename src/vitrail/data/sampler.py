@@ -1,0 +1,120 @@
+"""Which samples make up each step of an epoch, for one rank: a function of the seed and the epoch, and nothing else.
+
+An epoch is one order of all samples, cut into global batches. A rank takes its contiguous part of every global batch:
+the whole batch is the same for any number of ranks, and no sample is seen twice or left out because of them.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from vitrail.data.contract import Sample
+from vitrail.data.draws import Draws
+
+# Tar shards are shuffled this many at a time: enough to mix classes, few enough to read each shard nearly in order.
+_SHARDS_AT_ONCE = 16
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Which of the processes that train together this one is."""
+
+    rank: int = 0
+    num_ranks: int = 1
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rank < self.num_ranks:
+            raise ValueError(f"rank {self.rank} is not one of {self.num_ranks} ranks: they count from 0")
+
+    def part(self, length: int) -> slice:
+        """This rank's contiguous part of `length` things."""
+        return slice(self.rank * length // self.num_ranks, (self.rank + 1) * length // self.num_ranks)
+
+
+class Sampler:
+    """The samples of every step.
+
+    With `num_repeats` > 1 (repeated augmentation, thesis 3.4.5) each image comes that often, every time as another
+    view, and an epoch keeps its length: it sees a `num_repeats`-th of the images. The views of an image are never
+    neighbours in the batch, because neighbours are what `blend` mixes.
+    """
+
+    def __init__(
+        self,
+        num_samples: int,
+        *,
+        batch_size: int,
+        seed: int = 0,
+        ranks: Ranks | None = None,
+        num_micro_batches: int = 1,
+        num_repeats: int = 1,
+        is_training: bool = True,
+        groups: np.ndarray | None = None,
+    ) -> None:
+        for name, value in (
+            ("num_samples", num_samples),
+            ("batch_size", batch_size),
+            ("num_micro_batches", num_micro_batches),
+            ("num_repeats", num_repeats),
+        ):
+            if value < 1:
+                raise ValueError(f"{name} must be at least 1, not {value}")
+        self.num_samples = num_samples
+        self.batch_size = min(batch_size, num_samples)  # of all ranks together
+        self.seed = seed
+        self.ranks = ranks or Ranks()
+        self.num_micro_batches = num_micro_batches
+        self.num_repeats = num_repeats
+        self.is_training = is_training  # shuffled, whole batches only; otherwise in order, every sample once
+        self.groups = groups  # the tar shard of each sample, where reading in order matters
+
+    @property
+    def num_steps(self) -> int:
+        """Global batches of an epoch."""
+        length = self.num_samples / self.batch_size
+        return math.floor(length) if self.is_training else math.ceil(length)
+
+    @property
+    def num_batches(self) -> int:
+        """Batches of an epoch that this rank gets: `num_micro_batches` a step, fewer only in an uneven last step."""
+        last = len(self._parts(self.num_samples - (self.num_steps - 1) * self.batch_size))
+        return last if self.num_steps == 1 else (self.num_steps - 1) * len(self._parts(self.batch_size)) + last
+
+    def epoch(self, number: int, *, start_step: int = 0) -> Iterator[list[Sample]]:
+        """This rank's batches of an epoch, from `start_step` on."""
+        order = self.order(number)
+        for step in range(start_step, self.num_steps):
+            batch = self._batch(order, epoch=number, start=step * self.batch_size)
+            for part in self._parts(len(batch)):
+                yield batch[part]
+
+    def order(self, epoch: int) -> np.ndarray:
+        """All sample indices in the order of that epoch."""
+        if not self.is_training:
+            return np.arange(self.num_samples)
+        generator = Draws(self.seed, epoch, "order").array()
+        if self.groups is None:
+            return generator.permutation(self.num_samples)
+        names = generator.permutation(np.unique(self.groups))
+        windows = [names[start : start + _SHARDS_AT_ONCE] for start in range(0, len(names), _SHARDS_AT_ONCE)]
+        return np.concatenate(
+            [generator.permutation(np.flatnonzero(np.isin(self.groups, window))) for window in windows]
+        )
+
+    def _batch(self, order: np.ndarray, *, epoch: int, start: int) -> list[Sample]:
+        """One global batch: first the first views of its images, then the second views, and so on."""
+        stop = min(start + self.batch_size, self.num_samples)
+        places = sorted(range(start, stop), key=lambda place: place % self.num_repeats)
+        return [Sample(epoch, int(order[place // self.num_repeats]), place % self.num_repeats) for place in places]
+
+    def _parts(self, length: int) -> list[slice]:
+        """This rank's micro-batches of a global batch, none of them empty."""
+        mine = self.ranks.part(length)
+        cuts = [
+            mine.start + (mine.stop - mine.start) * part // self.num_micro_batches
+            for part in range(self.num_micro_batches)
+        ]
+        parts = [slice(start, stop) for start, stop in zip(cuts, [*cuts[1:], mine.stop], strict=True)]
+        return [part for part in parts if part.stop > part.start]

@@ -1,0 +1,64 @@
+"""Broken files are counted, named once, listed as they come, and stop the run when they are too many."""
+
+import csv
+import logging
+from pathlib import Path
+
+import pytest
+
+from vitrail.data.quarantine import Problem, Quarantine, QuarantineSettings
+
+
+def problem(name: str) -> Problem:
+    return Problem(path=name, split="train", problem="broken", detail="is cut off")
+
+
+def rows(listing: Path) -> list[dict[str, str]]:
+    with listing.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def test_each_broken_file_is_logged_and_listed_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    listing = tmp_path / "quarantine.csv"
+    quarantine = Quarantine(QuarantineSettings(listing=listing))
+    with caplog.at_level(logging.WARNING):
+        quarantine.account([problem("a, b.jpg")], num_readings=10)
+        quarantine.account([problem("a, b.jpg"), problem("c.jpg")], num_readings=10)
+    assert [row["path"] for row in rows(listing)] == ["a, b.jpg", "c.jpg"]
+    assert rows(listing)[0] == problem("a, b.jpg")._asdict()
+    assert caplog.messages == ["replaced a, b.jpg: is cut off", "replaced c.jpg: is cut off"]
+    assert quarantine.num_broken == 3
+
+
+def test_a_run_that_goes_on_does_not_list_a_file_again(tmp_path: Path) -> None:
+    settings = QuarantineSettings(listing=tmp_path / "quarantine.csv")
+    Quarantine(settings).account([problem("a.jpg")], num_readings=10)
+    Quarantine(settings).account([problem("a.jpg"), problem("b.jpg")], num_readings=10)
+    assert [row["path"] for row in rows(tmp_path / "quarantine.csv")] == ["a.jpg", "b.jpg"]
+
+
+def test_a_name_that_is_no_text_can_be_listed(tmp_path: Path) -> None:
+    settings = QuarantineSettings(listing=tmp_path / "quarantine.csv")
+    for _ in range(2):
+        Quarantine(settings).account([problem("caf\udce9.jpg")], num_readings=10)
+    assert (tmp_path / "quarantine.csv").read_bytes().count(b"caf\xe9.jpg") == 1
+
+
+def test_more_than_the_allowed_share_stops_the_run() -> None:
+    quarantine = Quarantine(QuarantineSettings(max_share=0.05))
+    quarantine.account([problem(str(number)) for number in range(10)], num_readings=199)  # too early to tell
+    quarantine.account([], num_readings=1)
+    with pytest.raises(ValueError, match=r"^11 of 201 readings of samples failed, more than the 5% allowed"):
+        quarantine.account([problem("one more")], num_readings=1)
+
+
+def test_the_end_of_an_epoch_judges_a_small_data_set() -> None:
+    quarantine = Quarantine()
+    quarantine.account([problem("a.jpg")], num_readings=10)
+    with pytest.raises(ValueError, match="1 of 10 readings of samples failed"):
+        quarantine.judge()
+
+
+def test_a_share_is_between_zero_and_one() -> None:
+    with pytest.raises(ValueError, match="max_share is a share between 0 and 1, not 5"):
+        QuarantineSettings(max_share=5)

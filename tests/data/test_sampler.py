@@ -1,0 +1,105 @@
+"""The order of samples: a function of seed and epoch; ranks and micro-batches only divide it."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from vitrail.data.contract import Sample
+from vitrail.data.sampler import Ranks, Sampler
+
+
+def steps(sampler: Sampler, epoch: int = 0, start_step: int = 0) -> list[list[Sample]]:
+    return list(sampler.epoch(epoch, start_step=start_step))
+
+
+def test_an_epoch_of_training_is_a_permutation_cut_into_whole_batches() -> None:
+    batches = steps(Sampler(23, batch_size=5, seed=3))
+    seen = [sample.index for batch in batches for sample in batch]
+    assert [len(batch) for batch in batches] == [5, 5, 5, 5]
+    assert len(set(seen)) == 20
+    assert set(seen) <= set(range(23))
+    assert seen != sorted(seen)
+
+
+def test_every_epoch_and_every_seed_has_its_own_order() -> None:
+    sampler = Sampler(50, batch_size=10, seed=0)
+    assert steps(sampler, 0) == steps(Sampler(50, batch_size=10, seed=0), 0)
+    orders = {tuple(sampler.order(0)), tuple(sampler.order(1)), tuple(Sampler(50, batch_size=10, seed=1).order(0))}
+    assert len(orders) == 3
+
+
+@pytest.mark.parametrize("num_ranks", [2, 3])
+@pytest.mark.parametrize("num_micro_batches", [1, 2])
+def test_ranks_and_micro_batches_divide_the_same_global_batches(num_ranks: int, num_micro_batches: int) -> None:
+    whole = steps(Sampler(100, batch_size=12, seed=5), 2)
+    divided = [
+        steps(Sampler(100, batch_size=12, seed=5, ranks=Ranks(rank, num_ranks), num_micro_batches=num_micro_batches), 2)
+        for rank in range(num_ranks)
+    ]
+    for step, batch in enumerate(whole):
+        first = step * num_micro_batches
+        parts = [part for rank in divided for part in rank[first : first + num_micro_batches]]
+        assert [sample for part in parts for sample in part] == batch
+        assert len({len(part) for part in parts}) == 1
+
+
+def test_going_on_in_the_middle_of_an_epoch_gives_the_rest_of_it() -> None:
+    sampler = Sampler(40, batch_size=8, seed=0, num_micro_batches=2)
+    assert steps(sampler, 1, start_step=3) == steps(sampler, 1)[6:]
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2, 3, 8])
+def test_evaluation_sees_every_sample_once_in_order(num_ranks: int) -> None:
+    samplers = [Sampler(21, batch_size=8, is_training=False, ranks=Ranks(rank, num_ranks)) for rank in range(num_ranks)]
+    per_rank = [steps(sampler) for sampler in samplers]
+    assert sorted(sample.index for batches in per_rank for batch in batches for sample in batch) == list(range(21))
+    assert [len(batches) for batches in per_rank] == [sampler.num_batches for sampler in samplers]
+    if num_ranks == 1:
+        assert [sample.index for batch in per_rank[0] for sample in batch] == list(range(21))
+
+
+def test_repeated_augmentation_shows_a_third_of_the_images_three_times_each_as_other_views() -> None:
+    sampler = Sampler(120, batch_size=30, seed=0, num_repeats=3)
+    batches = steps(sampler)
+    assert sampler.num_steps == len(batches) == 4
+    for batch in batches:
+        views: dict[int, list[int]] = {}
+        for sample in batch:
+            views.setdefault(sample.index, []).append(sample.view)
+        assert len(views) == 10
+        assert all(sorted(numbers) == [0, 1, 2] for numbers in views.values())
+    assert len({sample.index for batch in batches for sample in batch}) == 40
+
+
+@pytest.mark.parametrize("batch_size", [16, 30, 32, 64])
+def test_views_of_one_image_are_never_neighbours(batch_size: int) -> None:
+    for batch in steps(Sampler(640, batch_size=batch_size, num_repeats=3)):
+        assert all(first.index != second.index for first, second in itertools.pairwise(batch))
+
+
+def test_a_batch_larger_than_the_data_set_is_the_whole_data_set() -> None:
+    sampler = Sampler(5, batch_size=64)
+    assert [len(batch) for batch in steps(sampler)] == [5]
+    assert sampler.num_batches == 1
+
+
+def test_shards_are_shuffled_a_few_at_a_time_and_nothing_is_lost() -> None:
+    groups = np.repeat(np.arange(40), 10)
+    order = Sampler(400, batch_size=10, groups=groups).order(0)
+    assert sorted(order) == list(range(400))
+    window = groups[order[:160]]
+    assert len(set(window)) == 16
+    assert len(set(window[:32])) > 8
+    assert not set(window) & set(groups[order[160:320]])
+
+
+@pytest.mark.parametrize(("setting", "value"), [("batch_size", 0), ("num_repeats", 0), ("num_micro_batches", -1)])
+def test_a_bad_setting_is_named(setting: str, value: int) -> None:
+    with pytest.raises(ValueError, match=f"{setting} must be at least 1, not {value}"):
+        Sampler(10, **({"batch_size": 2} | {setting: value}))
+
+
+def test_a_rank_outside_its_world_is_an_error() -> None:
+    with pytest.raises(ValueError, match="rank 2 is not one of 2 ranks: they count from 0"):
+        Ranks(2, 2)
