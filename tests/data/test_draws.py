@@ -17,7 +17,15 @@ def test_the_stream_of_a_key_is_fixed_for_ever() -> None:
 
 
 def test_every_part_of_the_key_matters() -> None:
-    keys = [(0, 0, 0, 0), (1, 0, 0, 0), (0, 1, 0, 0), (0, 0, 1, 0), (0, 0, 0, 1), (0, 0, 0, "order"), (0, 0, 0)]
+    keys: list[tuple[int | str, ...]] = [
+        (0, 0, 0, 0),
+        (1, 0, 0, 0),
+        (0, 1, 0, 0),
+        (0, 0, 1, 0),
+        (0, 0, 0, 1),
+        (0, 0, 0, "order"),
+        (0, 0, 0),
+    ]
     assert len({Draws(*key).uniform() for key in keys}) == len(keys)
 
 

@@ -37,13 +37,6 @@ def test_a_run_that_goes_on_does_not_list_a_file_again(tmp_path: Path) -> None:
     assert [row["path"] for row in rows(tmp_path / "quarantine.csv")] == ["a.jpg", "b.jpg"]
 
 
-def test_a_name_that_is_no_text_can_be_listed(tmp_path: Path) -> None:
-    settings = QuarantineSettings(listing=tmp_path / "quarantine.csv")
-    for _ in range(2):
-        Quarantine(settings).account([problem("caf\udce9.jpg")], num_readings=10)
-    assert (tmp_path / "quarantine.csv").read_bytes().count(b"caf\xe9.jpg") == 1
-
-
 def test_more_than_the_allowed_share_stops_the_run() -> None:
     quarantine = Quarantine(QuarantineSettings(max_share=0.05))
     quarantine.account([problem(str(number)) for number in range(10)], num_readings=199)  # too early to tell

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -45,6 +46,7 @@ class Dataset(ABC):
     name: str  # of the source, for messages
     split: str
     levels: Mapping[str, Level]  # the first is the one that is trained on unless another is asked for
+    groups: np.ndarray | None = None  # int64 [samples]: the file of each sample, where a file holds many (tar shards)
 
     def __len__(self) -> int:
         return len(next(iter(self.levels.values())).labels)
@@ -81,6 +83,7 @@ class Source(ABC):
     name: str
     splits: tuple[str, ...]  # in the order train, val, test, others
     notes: tuple[Note, ...] = ()
+    aliases: Mapping[str, str] = MappingProxyType({})  # other names of splits
 
     @abstractmethod
     def open(self, split: str) -> Dataset:

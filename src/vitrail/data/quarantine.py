@@ -67,7 +67,7 @@ class Quarantine:
         if self.settings.listing is None:
             return
         is_fresh = not self.settings.listing.exists()
-        with self.settings.listing.open("a", newline="", encoding="utf-8", errors="surrogateescape") as file:
+        with self.settings.listing.open("a", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
             if is_fresh:
                 writer.writerow(COLUMNS)
@@ -78,5 +78,5 @@ def _listed(listing: Path | None) -> set[str]:
     """The paths that an earlier part of the run has listed."""
     if listing is None or not listing.exists():
         return set()
-    with listing.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
+    with listing.open(newline="", encoding="utf-8") as file:
         return {row["path"] for row in csv.DictReader(file) if row.get("path")}

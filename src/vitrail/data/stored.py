@@ -2,27 +2,55 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import overload
 
 import numpy as np
 
 from vitrail.data.contract import Dataset, Level, Note, Source
 
 
+def printable(text: str) -> str:
+    """The text with whatever is not valid Unicode (a file name in another encoding) written as an escape."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+class PackedStrings(Sequence[str]):
+    """A list of texts in two blocks of memory, which forked workers share: reading a Python list copies its pages."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        encoded = [text.encode("utf-8", "surrogateescape") for text in texts]
+        self._text = b"".join(encoded)
+        self._ends = np.cumsum([0, *map(len, encoded)])
+
+    def __len__(self) -> int:
+        return len(self._ends) - 1
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        if isinstance(index, slice):
+            return [self[place] for place in range(*index.indices(len(self)))]
+        place = range(len(self))[index]
+        return self._text[self._ends[place] : self._ends[place + 1]].decode("utf-8", "surrogateescape")
+
+
 class FileDataset(Dataset):
-    """Image files below one folder."""
+    """Image files below one folder, whose names may be in any encoding."""
 
     def __init__(self, *, name: str, split: str, root: Path, paths: Sequence[str], levels: Mapping[str, Level]) -> None:
         self.name, self.split, self.levels = name, split, levels
-        self.root = root
-        self.paths = paths  # relative to the root, or absolute
+        self.root = root.absolute()  # so that a list of its files holds elsewhere too
+        self.paths = PackedStrings(paths)  # relative to the root, or absolute
 
     def read(self, index: int) -> bytes:
         """The file's bytes."""
         return (self.root / self.paths[index]).read_bytes()
 
     def locate(self, index: int) -> str:
-        """The file's path."""
-        return str(self.root / self.paths[index])
+        """The file's path, fit for a log."""
+        return printable(str(self.root / self.paths[index]))
 
 
 class ArrayDataset(Dataset):
@@ -49,6 +77,7 @@ class Subset(Dataset):
         self.levels = {
             name: Level(classes=level.classes, labels=level.labels[indices]) for name, level in dataset.levels.items()
         }
+        self.groups = None if dataset.groups is None else dataset.groups[indices]
         self.dataset, self.indices = dataset, indices
 
     def read(self, index: int) -> bytes | np.ndarray:
@@ -71,5 +100,5 @@ class OpenedSource(Source):
         self.notes = tuple(notes)
 
     def open(self, split: str) -> Dataset:
-        """One of the splits."""
-        return self._datasets[split]
+        """One of the splits, by its name or another name of it."""
+        return self._datasets[self.aliases.get(split, split)]

@@ -1,0 +1,132 @@
+"""The one door to data: a text that says which, and the table of kinds that it may name."""
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+from vitrail.data.contract import Dataset, Source
+from vitrail.data.exclusion import leave_out
+from vitrail.data.sources.folder import open_folder
+from vitrail.data.sources.manifest import open_manifest
+from vitrail.data.sources.names import NAMED
+from vitrail.data.splits import canonical
+
+MANIFEST_EXTENSIONS = (".csv", ".tsv", ".parquet")
+
+
+@dataclass(frozen=True)
+class Opening:
+    """How a source is to be opened."""
+
+    val_share: float  # of train, where there is no val
+    seed: int  # of the automatic split
+    download: bool  # whether a named set may be fetched
+
+
+def open_source(spec: str | Path, *, val_share: float = 0.1, seed: int = 0, download: bool = False) -> Source:
+    """The data of that name or place, with all its splits.
+
+    `spec` is one of: a folder of class folders; a manifest (.csv, .tsv, .parquet); `NAME` or `NAME:ROOT` for a named
+    set such as cifar100; `hf://...`; `shards:PATTERN`; `fashion`; `shapes` or `shapes:size=64,count=1000`. A name in
+    this table goes before a folder that is called the same: write `./NAME` for the folder.
+    """
+    opening = Opening(val_share=val_share, seed=seed, download=download)
+    if isinstance(spec, str):
+        if not spec.strip():
+            raise ValueError("the data is named by an empty text: give a folder, a manifest or the name of a data set")
+        name, _, rest = spec.partition(":")
+        if name in KINDS:
+            return KINDS[name](name, rest, opening)
+    return _open_path(Path(spec), opening)
+
+
+def open_dataset(
+    spec: str | Path,
+    split: str = "train",
+    *,
+    val_share: float = 0.1,
+    seed: int = 0,
+    download: bool = False,
+    exclude: Path | None = None,
+) -> Dataset:
+    """One split of the data of that name or place (see `open_source`), without the samples that `exclude` lists.
+
+    The names of splits are train, val and test; "valid", "validation", "training" and their like are understood.
+    """
+    source = open_source(spec, val_share=val_share, seed=seed, download=download)
+    known = {canonical(name): name for name in source.splits} | dict(source.aliases)
+    if canonical(split) not in known:
+        raise ValueError(f"{source.name} has no split {split!r}; it has: {', '.join(source.splits)}")
+    dataset = source.open(known[canonical(split)])
+    return dataset if exclude is None else leave_out(dataset, exclude, source=source)
+
+
+def _open_path(path: Path, opening: Opening) -> Source:
+    path = path.expanduser()
+    name = path.name or path.resolve().name
+    if path.is_dir():
+        return open_folder(path, name=name, val_share=opening.val_share, seed=opening.seed)
+    if path.suffix.lower() in MANIFEST_EXTENSIONS:
+        return open_manifest(path, name=path.stem, val_share=opening.val_share, seed=opening.seed)
+    if path.suffix.lower() == ".tar":
+        raise ValueError(f"{path} is an archive: unpack it, or write shards:{path} if it holds WebDataset samples")
+    if path.exists():
+        raise ValueError(f"{path} is neither a folder nor a manifest ({', '.join(MANIFEST_EXTENSIONS)})")
+    near = difflib.get_close_matches(str(path).partition(":")[0].lower(), KINDS, n=1)
+    question = f" (is {near[0]!r} meant?)" if near else ""
+    raise ValueError(
+        f"no folder or file {str(path)!r}, and no data set of that name{question}; there are: a folder of class "
+        f"folders, a manifest ({', '.join(MANIFEST_EXTENSIONS)}), hf://OWNER/NAME, shards:PATTERN, "
+        f"{', '.join(kind for kind in KINDS if kind not in ('hf', 'shards'))}"
+    )
+
+
+def _open_named(name: str, rest: str, opening: Opening) -> Source:
+    from vitrail.data.sources.named import open_named
+
+    root = Path(rest) if rest else None
+    return open_named(name, root, download=opening.download, val_share=opening.val_share, seed=opening.seed)
+
+
+def _open_huggingface(name: str, rest: str, opening: Opening) -> Source:
+    from vitrail.data.sources.huggingface import open_huggingface
+
+    if not rest.startswith("//") or rest == "//":
+        raise ValueError(f"a data set of the Hugging Face hub is written hf://OWNER/NAME, not {name}:{rest}")
+    return open_huggingface(rest.removeprefix("//"), val_share=opening.val_share, seed=opening.seed)
+
+
+def _open_shards(name: str, rest: str, opening: Opening) -> Source:
+    from vitrail.data.sources.shards import open_shards
+
+    if not rest:
+        raise ValueError("shards need the pattern of their files: shards:/path/train-{000..127}.tar")
+    return open_shards(rest, val_share=opening.val_share, seed=opening.seed)
+
+
+def _open_fashion(name: str, rest: str, opening: Opening) -> Source:
+    from vitrail.data.sources.fashion import open_fashion
+
+    if rest:
+        raise ValueError(f"fashion takes no settings, not {rest!r}")
+    return open_fashion()
+
+
+def _open_shapes(name: str, rest: str, opening: Opening) -> Source:
+    from vitrail.data.sources.shapes import open_shapes
+
+    return open_shapes(rest)
+
+
+# What may stand before the colon -> what opens it, given the name, the text after the colon and the settings.
+KINDS: Mapping[str, Callable[[str, str, Opening], Source]] = MappingProxyType(
+    {
+        "fashion": _open_fashion,
+        "shapes": _open_shapes,
+        "hf": _open_huggingface,
+        "shards": _open_shards,
+        **dict.fromkeys(NAMED, _open_named),
+    }
+)

@@ -1,0 +1,74 @@
+"""Leaving out the samples that a `quarantine.csv` lists."""
+
+import csv
+import functools
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import numpy as np
+
+from vitrail.data.contract import Dataset, Source
+from vitrail.data.stored import FileDataset, Subset, printable
+
+
+def leave_out(dataset: Dataset, listing: Path, *, source: Source | None = None) -> Dataset:
+    """The data set without the samples whose place is in the column `path` of a CSV file.
+
+    Paths may be absolute, or relative to the data folder or to the working folder. Those that match nothing are passed
+    over; but a listing that matches nothing at all belongs to other data, and is an error. If the source is given, its
+    other splits are looked through before that is said.
+    """
+    listed = _read_listing(listing)
+    if not listed:
+        return dataset
+    place = _resolver()
+    kept = _find_kept(dataset, listed, place)
+    if len(kept) == len(dataset):
+        others = (source.open(split) for split in source.splits if split != dataset.split) if source else ()
+        if not any(len(_find_kept(other, listed, place)) < len(other) for other in others):
+            raise ValueError(f"none of the {len(listed)} paths in {listing} is in {dataset.name}: is it of other data?")
+        return dataset
+    if len(kept) == 0:
+        raise ValueError(f"{listing} leaves nothing of the split {dataset.split} of {dataset.name}")
+    return Subset(dataset, kept)
+
+
+def _read_listing(listing: Path) -> list[str]:
+    try:
+        with listing.open(newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
+            reader = csv.DictReader(file)
+            if "path" not in (reader.fieldnames or ()):
+                raise ValueError(f"{listing} has no column 'path': is it a quarantine.csv?")
+            return [row["path"] for row in reader if row["path"]]
+    except OSError as error:
+        raise ValueError(f"cannot read {listing}: {error.strerror}") from None
+
+
+def _resolver() -> Callable[[str], str]:
+    """A function that gives a path the one form in which two are compared: absolute, its folder free of links.
+
+    A file that is itself a link keeps its name. Folders are few, so each is resolved once.
+    """
+    resolve_folder = functools.cache(os.path.realpath)
+
+    def resolve(path: str) -> str:
+        folder, name = os.path.split(path)
+        return printable(os.path.join(resolve_folder(folder), name))
+
+    return resolve
+
+
+def _find_kept(dataset: Dataset, listed: Iterable[str], place: Callable[[str], str]) -> np.ndarray:
+    """The indices of the samples that are not listed."""
+    whole = dataset
+    while isinstance(whole, Subset):
+        whole = whole.dataset
+    root = str(whole.root) if isinstance(whole, FileDataset) else ""
+    left_out = {place(path) for path in listed} | {place(os.path.join(root, path)) for path in listed}
+    names = {os.path.basename(path) for path in left_out}  # spares resolving most places
+
+    def is_kept(where: str) -> bool:
+        return printable(os.path.basename(where)) not in names or place(where) not in left_out
+
+    return np.array([index for index in range(len(dataset)) if is_kept(dataset.locate(index))], dtype=np.int64)

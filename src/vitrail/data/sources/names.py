@@ -1,0 +1,15 @@
+"""The public data sets that have a reader of their own, by name; light to import, so that help texts may list them."""
+
+NAMED: tuple[str, ...] = (
+    "cifar10",
+    "cifar100",
+    "fashion_mnist",
+    "flowers102",
+    "stanford_cars",
+    "food101",
+    "imagenet",
+    "imagenet_v2",
+    "imagenet_real",
+    "inaturalist2018",
+    "inaturalist2019",
+)

@@ -1,0 +1,204 @@
+"""Tar shards in the format of WebDataset, for sets that outgrow one disk; no further package is needed.
+
+The files of a sample share their path up to the first dot of the base name: `0001.jpg` with `0001.cls` (a class number
+or name) or `0001.json` (a dictionary with `label`, `cls` or `class`; its other texts and integers are further levels).
+Other files, such as captions in `.txt`, are passed over. Every shard is indexed once and then read directly: a data set
+has its exact length, samples can be taken in any order, and a process opens only the shards that it needs.
+"""
+
+import functools
+import itertools
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from vitrail.data.contract import Dataset, Level, Note, Source
+from vitrail.data.sources.class_names import ordered
+from vitrail.data.sources.shard_index import LabelValue, ShardIndex, index_shard
+from vitrail.data.sources.shard_patterns import find_shards
+from vitrail.data.splits import complete
+from vitrail.data.stored import OpenedSource, PackedStrings, printable
+
+_MAX_OPEN_SHARDS = 128  # of one process
+_CLASS_LISTS = ("classes.txt", "classes.json")
+
+
+class ShardDataset(Dataset):
+    """Samples in tar files. It may be pickled and forked: a file is opened by the process that reads it."""
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        split: str,
+        shards: Sequence[Path],
+        groups: np.ndarray,
+        offsets: np.ndarray,
+        sizes: np.ndarray,
+        names: Sequence[str],
+        levels: Mapping[str, Level],
+    ) -> None:
+        self.name, self.split, self.levels = name, split, levels
+        self.shards = tuple(str(path.absolute()) for path in shards)
+        self.groups: np.ndarray = groups  # a sampler that keeps them together reads faster
+        self._offsets, self._sizes = offsets, sizes
+        self._names = PackedStrings(names)
+
+    def read(self, index: int) -> bytes:
+        """The image's file."""
+        offset, size = int(self._offsets[index]), int(self._sizes[index])
+        data = _open_file(self.shards[self.groups[index]]).read(size, offset)
+        if len(data) < size:
+            raise OSError(
+                f"the shard ends within this member: {len(data)} of {size} bytes; it was changed or cut short"
+            )
+        return data
+
+    def locate(self, index: int) -> str:
+        """The shard and the member."""
+        return printable(f"{self.shards[self.groups[index]]}!{self._names[index]}")
+
+
+def open_shards(pattern: str, *, val_share: float = 0.1, seed: int = 0) -> Source:
+    """The tar files of a pattern: `/data/train-{000..127}.tar`, `/data/{a,b}.tar`, `/data/*.tar` or `{split}-*.tar`.
+
+    Without `{split}`, or without a val, a `val_share` of train is set aside, decided by `seed`. The classes are the
+    labels that occur, in numerical order if they are integers; or the names in `classes.txt` (one a line) or
+    `classes.json` (a list) beside the shards: integers then count from 0 in that list. The index of each shard is kept
+    beside it (`NAME.tar.index`) where the folder may be written.
+    """
+    found = find_shards(pattern)
+    shards = [path for paths in found.values() for path in paths]
+    indexes = [index_shard(path) for path in shards]
+    _open_file.cache_clear()  # a shard may have been replaced since it was opened
+    is_labelled = [value is not None for index in indexes for value in index.labels["label"]]
+    kept = np.flatnonzero(is_labelled)
+    if not len(kept):
+        raise ValueError(f"{pattern}: no sample has both an image and a label, as NAME.cls or in NAME.json")
+    groups = np.repeat(np.arange(len(shards)), [len(index.names) for index in indexes])[kept]
+    splits = np.array([split for split, paths in found.items() for _ in paths])[groups]
+    offsets = np.array([offset for index in indexes for offset in index.offsets], dtype=np.int64)[kept]
+    sizes = np.array([size for index in indexes for size in index.sizes], dtype=np.int64)[kept]
+    names = list(itertools.compress((name for index in indexes for name in index.names), is_labelled))
+    levels, notes = _levels(indexes, is_labelled, shards)
+    names_for_split = [f"{shards[group].name}/{name}" for group, name in zip(groups, names, strict=True)]
+    splits, split_notes = complete(
+        splits, names=names_for_split, labels=levels["label"].labels, share=val_share, seed=seed
+    )
+    parts: list[Dataset] = []
+    for split in dict.fromkeys(splits.tolist()):
+        rows = np.flatnonzero(splits == split)
+        parts.append(
+            ShardDataset(
+                name=f"shards:{pattern}",
+                split=split,
+                shards=shards,
+                groups=groups[rows],
+                offsets=offsets[rows],
+                sizes=sizes[rows],
+                names=[names[row] for row in rows],
+                levels={name: Level(level.classes, level.labels[rows]) for name, level in levels.items()},
+            )
+        )
+    return OpenedSource(parts, notes=[*_note_left_out(shards, indexes), *notes, *split_notes])
+
+
+class _OpenFile:
+    """A file that is read at given places; closed when nobody reads it any more."""
+
+    def __init__(self, path: str) -> None:
+        self._descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+
+    def read(self, size: int, offset: int) -> bytes:
+        return os.pread(self._descriptor, size, offset)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_descriptor"):
+            os.close(self._descriptor)
+
+
+@functools.lru_cache(maxsize=_MAX_OPEN_SHARDS)
+def _open_file(path: str) -> _OpenFile:
+    return _OpenFile(path)
+
+
+def _levels(
+    indexes: Sequence[ShardIndex], is_kept: Sequence[bool], shards: Sequence[Path]
+) -> tuple[dict[str, Level], list[Note]]:
+    """The levels of all samples kept; a further key of the JSON is one if every sample has it and its values repeat."""
+    given = _read_classes(shards)
+    levels: dict[str, Level] = {}
+    notes: list[Note] = []
+    for name in dict.fromkeys(["label", *(name for index in indexes for name in index.labels)]):
+        columns = (index.labels.get(name, [None] * len(index.names)) for index in indexes)
+        values = list(itertools.compress(itertools.chain.from_iterable(columns), is_kept))
+        present = ordered(str(value) for value in values)
+        if name == "label" and given is not None:
+            levels[name] = _listed_level(values, present, *given)
+        elif name == "label" or (None not in values and 2 <= len(present) <= len(values) // 2):
+            levels[name] = Level(present, _indices(values, present))
+        if name == "label" and given is None and _has_gaps(present):
+            detail = (
+                f"{len(present)} numbers from {present[0]} to {present[-1]} occur, and are numbered anew from 0: "
+                "if the numbers matter, list all classes in classes.txt beside the shards"
+            )
+            notes.append(Note("class numbers with gaps", str(shards[0].parent), detail, is_serious=False))
+    return levels, notes
+
+
+def _indices(values: Sequence[LabelValue], classes: Sequence[str]) -> np.ndarray:
+    places = {name: place for place, name in enumerate(classes)}
+    return np.array([places[str(value)] for value in values], dtype=np.int64)
+
+
+def _has_gaps(present: Sequence[str]) -> bool:
+    """Whether these are class numbers that do not count from 0, each by one."""
+    return all(text.isdecimal() for text in present) and int(present[-1]) != len(present) - 1
+
+
+def _listed_level(values: Sequence[LabelValue], present: Sequence[str], classes: tuple[str, ...], place: Path) -> Level:
+    """The labels as numbers or names of the classes that a file lists."""
+    numbers = [str(number) for number in range(len(classes))]
+    for known in (numbers, classes):
+        if set(present) <= set(known):
+            return Level(classes, _indices(values, known))
+    strange = next(name for name in present if name not in classes)
+    raise ValueError(f"the label {strange} of the shards is not one of the {len(classes)} classes in {place}")
+
+
+def _read_classes(shards: Sequence[Path]) -> tuple[tuple[str, ...], Path] | None:
+    """The class list beside the shards, or in the folder that holds their folders, and the file it is in."""
+    folders = dict.fromkeys(path.parent for path in shards)
+    candidates = [
+        folder / name for folder in (*folders, *(folder.parent for folder in folders)) for name in _CLASS_LISTS
+    ]
+    place = next((path for path in candidates if path.is_file()), None)
+    if place is None:
+        return None
+    text = place.read_text(encoding="utf-8")
+    try:
+        classes = json.loads(text) if place.suffix == ".json" else [line.strip() for line in text.splitlines() if line]
+    except ValueError as error:
+        raise ValueError(f"{place} is not JSON") from error
+    if not isinstance(classes, list) or not classes or len(set(map(str, classes))) < len(classes):
+        raise ValueError(f"{place} must be a list of different class names")
+    return tuple(map(str, classes)), place
+
+
+def _note_left_out(shards: Sequence[Path], indexes: Sequence[ShardIndex]) -> list[Note]:
+    notes = []
+    for path, index in zip(shards, indexes, strict=True):
+        num_unlabelled = index.labels["label"].count(None)
+        if index.num_without_image:
+            detail = (
+                f"{index.num_without_image} groups of files have no image and are left out: "
+                "a name may have one dot, the one before its extension"
+            )
+            notes.append(Note("image missing", str(path), detail, is_serious=False))
+        if num_unlabelled:
+            detail = f"{num_unlabelled} of {len(index.names)} images have no label and are left out"
+            notes.append(Note("label missing", str(path), detail, is_serious=True))
+    return notes

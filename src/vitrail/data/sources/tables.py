@@ -1,0 +1,118 @@
+"""Tables as text: CSV and Parquet files read into columns of strings, with the places their rows come from."""
+
+import csv
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pyarrow
+
+DELIMITERS = (",", ";", "\t")
+IMAGE_NAMES = ("image", "img", "bytes", "image_bytes", "jpg", "jpeg", "png")  # of columns that hold encoded files
+
+
+@dataclass(frozen=True)
+class Table:
+    """The columns that hold text or integers, each row's place in the file, and images if the file holds them."""
+
+    columns: Mapping[str, list[str]]  # an empty cell is ""
+    places: Sequence[str]  # "line 7"
+    classes: Mapping[str, tuple[str, ...]] = field(
+        default_factory=dict
+    )  # of the columns whose class list the file states
+    images: "pyarrow.ChunkedArray | None" = None  # encoded files, where the table holds them itself
+
+
+def read_csv(path: Path) -> Table:
+    """A CSV file in UTF-8 with its columns' names in the first line; separated by commas, semicolons or tabs."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            header = file.readline()
+            # The names of the columns contain none of the three, so the right one gives the most names.
+            delimiter = max(DELIMITERS, key=lambda mark: len(next(csv.reader([header], delimiter=mark), [])))
+            file.seek(0)
+            return _read_rows(path, csv.reader(file, delimiter=delimiter, skipinitialspace=True))
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} is not in UTF-8: save it again in that encoding") from None
+    except csv.Error as error:
+        raise ValueError(f"{path} cannot be read as CSV: {error}") from None
+
+
+def _read_rows(path: Path, reader: Any) -> Table:
+    header = [name.strip() for name in next(reader, [])]
+    if not any(header):
+        raise ValueError(f"{path} is empty: its first line must name the columns, such as path,label")
+    if len(set(header)) < len(header):
+        twice = next(name for name in header if header.count(name) > 1)
+        raise ValueError(f"{path} has two columns named {twice!r}")
+    columns: list[list[str]] = [[] for _ in header]
+    places = []
+    for row in _filled(reader):
+        if len(row) != len(header):
+            raise ValueError(
+                f"{path}, line {reader.line_num}: {len(row)} cells, but the header names {len(header)} columns"
+            )
+        places.append(f"line {reader.line_num}")
+        for column, cell in zip(columns, row, strict=True):
+            column.append(cell.strip())
+    return Table(dict(zip(header, columns, strict=True)), places)
+
+
+def _filled(rows: Iterator[list[str]]) -> Iterator[list[str]]:
+    return (row for row in rows if any(cell.strip() for cell in row))
+
+
+def read_parquet(path: Path) -> Table:
+    """A Parquet file; columns of other types than text and integers are passed over.
+
+    The table may hold the images itself, as Hugging Face writes them: a column of encoded files, or of structures with
+    a field `bytes`. They are kept in memory. Class lists that Hugging Face states in the file are used as they are.
+    """
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise ValueError("reading Parquet needs pyarrow: pip install 'vitrail[parquet]'") from None
+    try:
+        table = pyarrow.parquet.read_table(path)
+    except pyarrow.ArrowInvalid as error:
+        raise ValueError(f"{path} cannot be read as Parquet: {str(error).splitlines()[0]}") from None
+    types = pyarrow.types
+    stated = _stated_classes(table.schema.metadata or {})
+    columns: dict[str, list[str]] = {}
+    images = None
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        kind = column.type.value_type if types.is_dictionary(column.type) else column.type
+        if types.is_string(kind) or types.is_large_string(kind) or types.is_integer(kind):
+            values = ["" if value is None else str(value).strip() for value in column.to_pylist()]
+            columns[name] = _named(path, name, values, stated[name]) if name in stated else values
+        elif images is None and name.lower() in IMAGE_NAMES:
+            images = _encoded(column, pyarrow)
+    classes = {name: names for name, names in stated.items() if name in columns}
+    return Table(columns, [f"row {number}" for number in range(1, len(table) + 1)], classes, images)
+
+
+def _stated_classes(metadata: Mapping[bytes, bytes]) -> dict[str, tuple[str, ...]]:
+    """The class lists that the `datasets` library writes into the schema."""
+    features = json.loads(metadata.get(b"huggingface", b"{}")).get("info", {}).get("features", {})
+    return {name: tuple(feature["names"]) for name, feature in features.items() if "names" in feature}
+
+
+def _named(path: Path, column: str, values: list[str], names: tuple[str, ...]) -> list[str]:
+    numbers = {str(number): name for number, name in enumerate(names)}
+    for place, value in enumerate(values, start=1):
+        if value and value not in numbers:
+            raise ValueError(f"{path}, row {place}: {column} is {value}, but the file names {len(names)} classes")
+    return [numbers[value] if value else "" for value in values]
+
+
+def _encoded(column: "pyarrow.ChunkedArray", pyarrow: Any) -> "pyarrow.ChunkedArray | None":
+    """The column's encoded files, if that is what it holds."""
+    if pyarrow.types.is_struct(column.type) and column.type.get_field_index("bytes") >= 0:
+        inside = [chunk.field("bytes") for chunk in column.chunks]
+        column = pyarrow.chunked_array(inside, type=column.type.field("bytes").type)
+    is_bytes = pyarrow.types.is_binary(column.type) or pyarrow.types.is_large_binary(column.type)
+    return column if is_bytes and column.null_count == 0 else None

@@ -1,0 +1,105 @@
+"""Where the members of a tar file lie: its headers are read once, and then every member can be read directly."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+_BLOCK = 512
+_EXTENSIONS = (b"x", b"g", b"L", b"K")  # of the header that follows: pax, pax for all, GNU's long name and long link
+_REGULAR_FILES = (b"0", b"\0", b"7")
+_COMPRESSED = {b"\x1f\x8b": "gzip", b"BZ": "bzip2", b"\xfd7": "xz", b"\x28\xb5": "zstd"}
+
+
+class Member(NamedTuple):
+    """A file in a tar file."""
+
+    name: str
+    offset: int  # of its contents
+    size: int
+
+
+def read_members(path: Path) -> Iterator[Member]:
+    """The files in a tar file (of the formats ustar, GNU and pax), in their order; everything else is passed over."""
+    length = path.stat().st_size
+    with path.open("rb", buffering=4 * _BLOCK) as file:
+        yield from _scan(file, path, length)
+
+
+def _scan(file: BinaryIO, path: Path, length: int) -> Iterator[Member]:
+    position = 0
+    name: str | None = None  # from the extended header before the member
+    size: int | None = None
+    while True:
+        file.seek(position)
+        header = file.read(_BLOCK)
+        if len(header) < _BLOCK:
+            if position == 0:
+                raise _damaged(path, position)
+            raise ValueError(f"{path} is cut short: it ends at byte {length} without tar's closing block; copy it anew")
+        if not any(header):
+            return
+        _check(header, path, position)
+        kind = header[156:157]
+        is_extension = kind in _EXTENSIONS
+        own_size = _number(header[124:136], path, position) if is_extension or size is None else size
+        position += _BLOCK
+        if position + own_size > length:
+            raise ValueError(f"{path} is cut short: a member at byte {position} goes beyond its end; copy it anew")
+        if kind == b"L":
+            name = _text(file.read(own_size))
+        elif kind == b"x":
+            records = _records(file.read(own_size), path, position)
+            name = records.get("path", name)
+            size = int(records["size"]) if records.get("size", "").isdigit() else size
+        elif not is_extension:
+            if kind in _REGULAR_FILES:
+                yield Member(name or _own_name(header), position, own_size)
+            name = size = None
+        position += -(-own_size // _BLOCK) * _BLOCK
+
+
+def _check(header: bytes, path: Path, position: int) -> None:
+    """Compare the header with its checksum, which counts its own eight bytes as spaces."""
+    expected = _number(header[148:156], path, position)
+    if sum(header) - sum(header[148:156]) + 8 * 32 != expected:
+        raise _damaged(path, position)
+
+
+def _number(field: bytes, path: Path, position: int) -> int:
+    if field[0] == 0x80:  # binary, for sizes of 8 GiB and more
+        return int.from_bytes(field[1:], "big")
+    try:
+        return int(field.strip(b" \0") or b"0", 8)
+    except ValueError as error:
+        raise _damaged(path, position) from error
+
+
+def _damaged(path: Path, position: int) -> ValueError:
+    with path.open("rb") as file:
+        start = file.read(2)
+    if position == 0 and start in _COMPRESSED:
+        return ValueError(f"{path} is compressed with {_COMPRESSED[start]}: unpack it to a plain tar file")
+    return ValueError(f"{path} is damaged, or is no tar file: there is no header at byte {position}; copy it anew")
+
+
+def _own_name(header: bytes) -> str:
+    name = _text(header[:100])
+    prefix = _text(header[345:500]) if header[257:263] == b"ustar\0" else ""
+    return f"{prefix}/{name}" if prefix else name
+
+
+def _records(extension: bytes, path: Path, position: int) -> dict[str, str]:
+    """The entries of a pax header: "length key=value" and a line break each."""
+    records = {}
+    while extension.strip(b"\0"):
+        digits, _, _ = extension.partition(b" ")
+        if not digits.isdigit() or not len(digits) < int(digits) <= len(extension):
+            raise _damaged(path, position)
+        key, _, value = extension[len(digits) + 1 : int(digits) - 1].partition(b"=")
+        records[_text(key)] = _text(value)
+        extension = extension[int(digits) :]
+    return records
+
+
+def _text(field: bytes) -> str:
+    return field.partition(b"\0")[0].decode("utf-8", "surrogateescape")
