@@ -1,0 +1,193 @@
+"""What is done to a batch on the device: normalising, mixup, CutMix and label smoothing (DeiT, section 6)."""
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, get_args
+
+import torch
+from torch import Tensor
+
+from vitrail.data.contract import Batch
+from vitrail.data.draws import Draws
+
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+
+Per = Literal["batch", "pair"]
+
+
+@dataclass(frozen=True)
+class Normalize:
+    """Bytes to numbers around zero: `(images / 255 - mean) / std` for every channel, as one multiply-add."""
+
+    mean: tuple[float, ...] = IMAGENET_MEAN
+    std: tuple[float, ...] = IMAGENET_STD
+
+    def __post_init__(self) -> None:
+        if len(self.mean) != len(self.std):
+            raise ValueError(
+                f"mean has {len(self.mean)} channels and std {len(self.std)}; give one of each per channel"
+            )
+        if not all(value > 0.0 for value in self.std):
+            raise ValueError(f"std must be positive in every channel, not {self.std}")
+
+    def __call__(self, images: Tensor, *, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Of uint8 [..., channels, height, width], in the same memory format; computed in float32 for every dtype."""
+        if images.dtype != torch.uint8:
+            raise ValueError(f"normalising takes uint8 images of 0 ... 255, not {images.dtype}")
+        scale, shift = _scale_and_shift(self, images.device)
+        normalized = torch.empty_like(images, dtype=dtype)
+        return torch.addcmul(shift, images, scale, out=normalized)
+
+
+@functools.lru_cache(maxsize=16)
+def _scale_and_shift(normalize: Normalize, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Kept, because a copy to the device in every step would make it wait."""
+    mean, std = torch.tensor(normalize.mean, dtype=torch.float64), torch.tensor(normalize.std, dtype=torch.float64)
+    scale, shift = 1.0 / (255.0 * std), -mean / std
+    return scale.float().view(-1, 1, 1).to(device), shift.float().view(-1, 1, 1).to(device)
+
+
+class Box(NamedTuple):
+    """A part of every image: rows and columns."""
+
+    rows: slice
+    columns: slice
+
+
+class Mixing(NamedTuple):
+    """How a pair is mixed: `share` of each image is its partner's, as a box where there is one, else as a veil."""
+
+    share: float
+    box: Box | None
+
+
+@dataclass(frozen=True)
+class Blend:
+    """Mixup (Zhang et al. 2018), CutMix (Yun et al. 2019) and label smoothing: a batch with soft targets.
+
+    The image at place 2i is mixed with the one at 2i + 1, and the other way round; the last of an odd batch is left as
+    it is. The papers take any partner in the batch; with neighbours, however a batch is cut into contiguous even parts,
+    over processes or micro-batches, the same pairs are mixed in the same way.
+    """
+
+    num_classes: int
+    mixup: float = 0.8  # alpha of Beta(alpha, alpha), of which the share is drawn; 0: no mixup
+    cutmix: float = 1.0  # the same for CutMix
+    switch: float = 0.5  # how often CutMix is taken where both are on
+    probability: float = 1.0  # how often anything is mixed
+    smoothing: float = 0.1  # the part of every target that is spread over all classes
+    per: Per = "batch"  # whether all pairs of a batch share one draw, as in the papers, or each has its own
+
+    def __post_init__(self) -> None:
+        if self.num_classes < 1:
+            raise ValueError(f"num_classes={self.num_classes}: there must be at least one class")
+        for name in ("mixup", "cutmix"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value >= 0.0):
+                raise ValueError(f"{name}={value}: it is the alpha of a beta distribution; give 0 (off) or more")
+        for name in ("switch", "probability", "smoothing"):
+            value = getattr(self, name)
+            if not 0.0 <= value <= 1.0:
+                raise ValueError(f"{name}={value}: it must lie between 0 and 1")
+        if self.per not in get_args(Per):
+            raise ValueError(f"per={self.per!r}: it must be one of {', '.join(get_args(Per))}")
+
+    @property
+    def is_mixing(self) -> bool:
+        """Whether images are ever changed."""
+        return self.probability > 0.0 and (self.mixup > 0.0 or self.cutmix > 0.0)
+
+    def __call__(self, batch: Batch, *, seed: int, epoch: int, step: int) -> Batch:
+        """The batch with targets float32 [batch, classes]; its images, which must be normalised, change in place."""
+        images, targets = batch.images, self.soften(batch.targets)
+        if not self.is_mixing:
+            return batch._replace(targets=targets)
+        if not images.is_floating_point():
+            raise ValueError(f"images of {images.dtype} cannot be mixed; normalise them first")
+        key = (seed, epoch, step)
+        if self.per == "batch":
+            _mix_neighbours(targets, self._mix_batch(images, key=key))
+        else:
+            _mix_neighbours(targets, self._mix_pairs(images, key=key, indices=batch.indices.tolist()))
+        return batch._replace(targets=targets)
+
+    def soften(self, targets: Tensor) -> Tensor:
+        """Class indices [batch] or several classes [batch, classes] as smoothed float32 targets [batch, classes]."""
+        low = self.smoothing / self.num_classes
+        high = 1.0 - self.smoothing + low
+        if targets.ndim == 1:
+            soft = torch.full((len(targets), self.num_classes), low, device=targets.device)
+            return soft.scatter_(1, targets[:, None], high)
+        if targets.shape[1] != self.num_classes:
+            raise ValueError(f"the targets have {targets.shape[1]} classes, the blend has {self.num_classes}")
+        return targets.float() * (high - low) + low
+
+    def draw(self, draws: Draws, *, height: int, width: int) -> Mixing:
+        """How one pair, or one batch, of images of that size is mixed."""
+        is_mixed = draws.chance(self.probability)
+        is_cut = draws.chance(self.switch if self.mixup > 0.0 and self.cutmix > 0.0 else float(self.cutmix > 0.0))
+        alpha = self.cutmix if is_cut else self.mixup
+        if not is_mixed:
+            return Mixing(share=0.0, box=None)
+        share = 1.0 - float(draws.array().beta(alpha, alpha))
+        if not is_cut:
+            return Mixing(share=share, box=None)
+        side = math.sqrt(share)
+        rows = _clipped_span(draws.integer(height), length=int(height * side), stop=height)
+        columns = _clipped_span(draws.integer(width), length=int(width * side), stop=width)
+        # A box that leaves the image is smaller than drawn: the targets follow its true area.
+        area = (rows.stop - rows.start) * (columns.stop - columns.start)
+        return Mixing(share=area / (height * width), box=Box(rows, columns))
+
+    def _mix_batch(self, images: Tensor, *, key: tuple[int, ...]) -> float:
+        """Mixes all pairs alike, and says the share of the partner."""
+        mixing = self.draw(Draws(*key, "blend"), height=images.shape[-2], width=images.shape[-1])
+        if mixing.box is None:
+            _mix_neighbours(images, mixing.share)
+        else:
+            _swap_neighbours(images, mixing.box)
+        return mixing.share
+
+    def _mix_pairs(self, images: Tensor, *, key: tuple[int, ...], indices: Sequence[int]) -> Tensor:
+        """Mixes each pair by the draws of its two indices, and says the shares of the partners [pairs]."""
+        shares, veils = [], []
+        for place in range(0, len(indices) - 1, 2):
+            draws = Draws(*key, indices[place], indices[place + 1], "blend")
+            mixing = self.draw(draws, height=images.shape[-2], width=images.shape[-1])
+            if mixing.box is not None:
+                _swap_neighbours(images[place : place + 2], mixing.box)
+            shares.append(mixing.share)
+            veils.append(mixing.share if mixing.box is None else 0.0)
+        _mix_neighbours(images, torch.tensor(veils, device=images.device))
+        return torch.tensor(shares, device=images.device)
+
+
+def _clipped_span(middle: int, *, length: int, stop: int) -> slice:
+    return slice(max(middle - length // 2, 0), min(middle + length // 2, stop))
+
+
+def _neighbours(tensor: Tensor) -> tuple[Tensor, Tensor]:
+    """Views of the first and of the second members of all pairs."""
+    even = len(tensor) // 2 * 2
+    return tensor[0:even:2], tensor[1:even:2]
+
+
+def _mix_neighbours(tensor: Tensor, share: float | Tensor) -> None:
+    """Gives every row that share of its neighbour, in place; one share for all pairs, or one a pair."""
+    if isinstance(share, Tensor):
+        share = share.to(tensor.dtype).view(-1, *[1] * (tensor.ndim - 1))
+    first, second = _neighbours(tensor)
+    exchanged = (first - second).mul_(share)
+    first -= exchanged
+    second += exchanged
+
+
+def _swap_neighbours(images: Tensor, box: Box) -> None:
+    """Exchanges the box between the images of every pair, in place."""
+    first, second = (part[..., box.rows, box.columns] for part in _neighbours(images))
+    kept = first.clone()
+    first.copy_(second)
+    second.copy_(kept)

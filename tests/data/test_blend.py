@@ -1,0 +1,232 @@
+from collections.abc import Mapping
+
+import pytest
+import torch
+from timm.data.mixup import mixup_target
+
+from vitrail.data.blend import Blend, Mixing, Normalize
+from vitrail.data.contract import Batch
+from vitrail.data.draws import Draws
+
+KEY = {"seed": 3, "epoch": 1, "step": 7}
+
+
+def make_batch(count: int = 8, *, side: int = 16, classes: int = 5) -> Batch:
+    """Every image is filled with its own place in the batch."""
+    images = torch.arange(float(count)).view(-1, 1, 1, 1).expand(-1, 3, side, side)
+    images = images.contiguous(memory_format=torch.channels_last)
+    return Batch(images=images, targets=torch.arange(count) % classes, indices=100 + torch.arange(count))
+
+
+def copy_of(batch: Batch) -> Batch:
+    return Batch(*(part.clone() for part in batch))
+
+
+def test_normalizing_is_the_textbook_formula_in_every_channel() -> None:
+    images = torch.tensor([0, 51, 255], dtype=torch.uint8).view(1, 3, 1, 1)
+    normalized = Normalize(mean=(0.5, 0.1, 0.4), std=(0.25, 0.2, 0.3))(images)
+    assert normalized.dtype == torch.float32
+    torch.testing.assert_close(normalized.flatten(), torch.tensor([-2.0, 0.5, 2.0]))
+
+
+def test_normalizing_keeps_the_memory_format_and_takes_several_views() -> None:
+    pixels = torch.randint(0, 256, (2, 4, 6, 5, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    views = pixels.permute(0, 1, 4, 2, 3)  # [batch, views, 3, height, width] on channels-last memory
+    normalized = Normalize()(views)
+    assert normalized.stride() == views.stride()
+    assert torch.equal(normalized[:, 1], Normalize()(views[:, 1]))
+    assert Normalize()(views[:, 0].contiguous(memory_format=torch.channels_last)).is_contiguous(
+        memory_format=torch.channels_last
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_normalizing_to_half_precision_rounds_only_the_result(dtype: torch.dtype) -> None:
+    images = torch.arange(256, dtype=torch.uint8).view(1, 1, 16, 16).expand(1, 3, 16, 16)
+    assert torch.equal(Normalize()(images, dtype=dtype), Normalize()(images).to(dtype))
+
+
+def test_normalizing_refuses_what_it_cannot_mean() -> None:
+    with pytest.raises(ValueError, match="uint8"):
+        Normalize()(torch.zeros(1, 3, 2, 2))
+    with pytest.raises(ValueError, match="positive"):
+        Normalize(mean=(0.0,), std=(0.0,))
+    with pytest.raises(ValueError, match="3 channels and std 1"):
+        Normalize(std=(1.0,))
+
+
+def test_mixup_gives_each_image_a_share_of_its_neighbour() -> None:
+    blend = Blend(num_classes=5, cutmix=0.0, smoothing=0.0)
+    share = blend.draw(Draws(3, 1, 7, "blend"), height=16, width=16).share
+    assert 0.0 < share < 1.0
+    batch = make_batch(5)
+    mixed = blend(batch, **KEY)
+    expected = torch.tensor([share, 1.0 - share, 2.0 + share, 3.0 - share, 4.0])
+    torch.testing.assert_close(mixed.images, expected.view(-1, 1, 1, 1).expand(-1, 3, 16, 16))
+    torch.testing.assert_close(mixed.targets[2], torch.tensor([0.0, 0.0, 1.0 - share, share, 0.0]))
+    assert mixed.targets[4].tolist() == [0.0, 0.0, 0.0, 0.0, 1.0]  # the last of an odd batch has no partner
+    assert mixed.images.is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("step", range(12))
+def test_cutmix_exchanges_one_box_and_the_targets_follow_its_true_area(step: int) -> None:
+    batch = make_batch(4, side=20)
+    mixed = Blend(num_classes=5, mixup=0.0, smoothing=0.0)(batch, seed=0, epoch=0, step=step)
+    from_partner = mixed.images == torch.tensor([1.0, 0.0, 3.0, 2.0]).view(-1, 1, 1, 1)
+    assert torch.equal(from_partner, from_partner[:1, :1].expand_as(from_partner))  # one box for the whole batch
+    mask = from_partner[0, 0]
+    rows, columns = mask.any(dim=1).sum(), mask.any(dim=0).sum()
+    assert mask.sum() == rows * columns  # a rectangle
+    share = mask.float().mean()
+    torch.testing.assert_close(mixed.targets[0, :2], torch.stack([1.0 - share, share]))
+
+
+def test_the_box_has_the_drawn_area_when_it_is_not_clipped() -> None:
+    blend = Blend(num_classes=2, mixup=0.0)
+    shares = {True: [0.0], False: [0.0]}
+    for number in range(2000):
+        box = blend.draw(Draws(number), height=200, width=100).box
+        assert box is not None
+        touches = 0 in (box.rows.start, box.columns.start) or box.rows.stop == 200 or box.columns.stop == 100
+        height, width = box.rows.stop - box.rows.start, box.columns.stop - box.columns.start
+        if not touches:
+            assert abs(height - 2 * width) <= 3  # the image's own proportions, up to rounding
+        shares[touches].append(height * width / 20_000)
+    assert max(shares[True]) > 0.5  # large boxes are cut off at the border
+    assert 0.05 < sum(shares[False]) / len(shares[False]) < 0.5
+
+
+def test_the_share_follows_the_beta_distribution() -> None:
+    def spread(alpha: float) -> tuple[float, float]:
+        blend = Blend(num_classes=2, mixup=alpha, cutmix=0.0)
+        shares = torch.tensor([blend.draw(Draws(number), height=8, width=8).share for number in range(2000)])
+        return float(shares.mean()), float(shares.var())
+
+    for alpha in (0.2, 0.8, 4.0):
+        mean, variance = spread(alpha)
+        assert mean == pytest.approx(0.5, abs=0.03)
+        assert variance == pytest.approx(0.25 / (2.0 * alpha + 1.0), rel=0.1)
+
+
+def test_switch_and_probability_say_how_often() -> None:
+    def count(blend: Blend) -> tuple[float, float]:
+        drawn = [blend.draw(Draws(number), height=32, width=32) for number in range(2000)]
+        cut, untouched = sum(one.box is not None for one in drawn), sum(one == Mixing(0.0, None) for one in drawn)
+        return cut / len(drawn), untouched / len(drawn)
+
+    assert count(Blend(num_classes=2, switch=0.0)) == (0.0, 0.0)
+    assert count(Blend(num_classes=2, switch=1.0)) == (1.0, 0.0)
+    assert count(Blend(num_classes=2, cutmix=0.0, switch=1.0))[0] == 0.0
+    assert count(Blend(num_classes=2, mixup=0.0, switch=0.0))[0] == 1.0
+    cut, untouched = count(Blend(num_classes=2, switch=0.3, probability=0.5))
+    assert cut == pytest.approx(0.15, abs=0.03)
+    assert untouched == pytest.approx(0.5, abs=0.04)
+
+
+@pytest.mark.parametrize("per", ["batch", "pair"])
+@pytest.mark.parametrize("settings", [{"cutmix": 0.0}, {"mixup": 0.0}, {"switch": 0.5}], ids=str)
+@pytest.mark.parametrize("parts", [(4, 4, 4), (6, 6), (2, 10), (8, 4)], ids=str)
+def test_even_parts_are_mixed_as_the_whole(per: str, settings: Mapping[str, float], parts: tuple[int, ...]) -> None:
+    blend = Blend(num_classes=5, **settings, per=per)  # type: ignore[arg-type]
+    whole = make_batch(12)
+    whole.images.normal_(generator=torch.Generator().manual_seed(0))
+    cut = [Batch(*columns) for columns in zip(*(part.clone().split(parts) for part in whole), strict=True)]
+    together = blend(copy_of(whole), **KEY)
+    apart = [blend(part, **KEY) for part in cut]
+    for name in Batch._fields:
+        assert torch.equal(getattr(together, name), torch.cat([getattr(part, name) for part in apart]))
+    assert not torch.equal(together.images, whole.images)
+
+
+def test_pairs_are_drawn_one_by_one_from_their_indices() -> None:
+    blend = Blend(num_classes=5, cutmix=0.0, smoothing=0.0, per="pair")
+    batch = make_batch(6)
+    mixed = blend(copy_of(batch), **KEY)
+    shares = mixed.images[0::2, 0, 0, 0] - torch.tensor([0.0, 2.0, 4.0])
+    assert len(set(shares.tolist())) == 3
+    expected = blend.draw(Draws(3, 1, 7, 102, 103, "blend"), height=16, width=16).share
+    assert float(shares[1]) == pytest.approx(expected, abs=1e-6)
+    torch.testing.assert_close(mixed.targets[2, 2:4], torch.tensor([1.0 - expected, expected]))
+    # Another order of the pairs changes nothing about a pair.
+    other = blend(Batch(*(part[[4, 5, 0, 1, 2, 3]] for part in copy_of(batch))), **KEY)
+    assert torch.equal(other.images[4:], mixed.images[2:4])
+
+
+def test_a_pair_may_be_cut_while_another_is_mixed() -> None:
+    mixed = Blend(num_classes=5, per="pair")(make_batch(32), **KEY)
+    whole_numbers = [bool((image == image.round()).all()) for image in mixed.images[0::2]]
+    assert len(set(whole_numbers)) == 2
+
+
+@pytest.mark.parametrize("per", ["batch", "pair"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_any_float_type_stays_and_targets_sum_to_one(per: str, dtype: torch.dtype) -> None:
+    for step in range(6):
+        batch = make_batch(7)
+        blend = Blend(num_classes=5, per=per)  # type: ignore[arg-type]
+        mixed = blend(batch._replace(images=batch.images.to(dtype)), seed=0, epoch=0, step=step)
+        assert mixed.images.dtype == dtype
+        assert mixed.targets.dtype == torch.float32
+        torch.testing.assert_close(mixed.targets.sum(dim=1), torch.ones(7))
+
+
+def test_targets_are_those_of_timm_for_the_same_share() -> None:
+    blend = Blend(num_classes=10, cutmix=0.0, smoothing=0.1)
+    batch = make_batch(2)._replace(targets=torch.tensor([3, 8]))  # of two images, timm's partner is the neighbour too
+    share = blend.draw(Draws(3, 1, 7, "blend"), height=16, width=16).share
+    expected = mixup_target(batch.targets, 10, lam=1.0 - share, smoothing=0.1)
+    torch.testing.assert_close(blend(batch, **KEY).targets, expected)
+
+
+def test_smoothing_alone_leaves_the_images_as_they_are() -> None:
+    batch = make_batch(2, classes=4)
+    images = batch.images.to(torch.uint8)
+    smoothed = Blend(num_classes=4, mixup=0.0, cutmix=0.0, smoothing=0.2)(batch._replace(images=images), **KEY)
+    assert smoothed.images is images
+    torch.testing.assert_close(smoothed.targets, torch.tensor([[0.85, 0.05, 0.05, 0.05], [0.05, 0.85, 0.05, 0.05]]))
+
+
+def test_several_classes_an_image_are_mixed_likewise() -> None:
+    targets = torch.tensor([[True, True, False], [False, True, False]])
+    blend = Blend(num_classes=3, cutmix=0.0, smoothing=0.0)
+    share = blend.draw(Draws(3, 1, 7, "blend"), height=16, width=16).share
+    mixed = blend(make_batch(2)._replace(targets=targets), **KEY)
+    torch.testing.assert_close(mixed.targets, torch.tensor([[1.0 - share, 1.0, 0.0], [share, 1.0, 0.0]]))
+
+
+@pytest.mark.parametrize("settings", [{"cutmix": 0.0}, {"mixup": 0.0}], ids=str)
+def test_all_views_of_an_image_are_mixed_alike(settings: Mapping[str, float]) -> None:
+    blend = Blend(num_classes=5, **settings)  # type: ignore[arg-type]
+    batch = make_batch(4)
+    views = batch.images[:, None].repeat(1, 3, 1, 1, 1)
+    alone = blend(copy_of(batch), **KEY)
+    together = blend(batch._replace(images=views), **KEY)
+    assert all(torch.equal(together.images[:, view], alone.images) for view in range(3))
+
+
+def test_a_batch_of_one_stays_alone() -> None:
+    for blend in (Blend(num_classes=5), Blend(num_classes=5, per="pair")):
+        assert torch.equal(blend(make_batch(1), **KEY).images, make_batch(1).images)
+
+
+def test_wrong_settings_are_refused_in_one_line() -> None:
+    for settings in (
+        {"num_classes": 0},
+        {"mixup": -1.0},
+        {"cutmix": float("nan")},
+        {"switch": 1.5},
+        {"probability": -0.1},
+        {"smoothing": 2.0},
+        {"per": "image"},
+    ):
+        (name,) = settings
+        with pytest.raises(ValueError, match=f"^{name}=.*$"):
+            Blend(**{"num_classes": 5, **settings})  # type: ignore[arg-type]
+
+
+def test_wrong_batches_are_refused() -> None:
+    batch = make_batch(2)
+    with pytest.raises(ValueError, match="normalise them first"):
+        Blend(num_classes=5)(batch._replace(images=batch.images.to(torch.uint8)), **KEY)
+    with pytest.raises(ValueError, match="have 3 classes, the blend has 5"):
+        Blend(num_classes=5)(batch._replace(targets=torch.ones(2, 3)), **KEY)
