@@ -1,0 +1,162 @@
+"""From a data set to batches: read, decode, augment and stack, in this process or in workers, with the same result."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+from torch.utils.data import Dataset as TorchDataset
+
+from vitrail.data.contract import Batch, Dataset, Sample
+from vitrail.data.decode import BrokenImageError, OpenedImage, open_image
+from vitrail.data.draws import Draws
+from vitrail.data.quarantine import Problem, Quarantine
+from vitrail.data.sampler import Sampler
+
+# How many other samples are tried in the place of a broken one.
+_MAX_REPLACEMENTS = 20
+
+
+class Transform(Protocol):
+    """From an image not decoded yet to uint8 pixels [3, height, width]; the draws decide every random choice."""
+
+    def __call__(self, image: OpenedImage, draws: Draws) -> Tensor: ...
+
+
+class Loader:
+    """Batches of a data set, epoch by epoch.
+
+    What a batch holds follows from the sampler's seed, the epoch and the step alone. Broken samples are replaced by
+    others, also chosen by their key, and reported to the quarantine.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        *,
+        transform: Transform,
+        sampler: Sampler,
+        level: str | None = None,
+        num_views: int = 1,
+        num_workers: int = 0,
+        quarantine: Quarantine | None = None,
+        pin_memory: bool = False,
+    ) -> None:
+        if len(dataset) != sampler.num_samples:
+            raise ValueError(f"the sampler is for {sampler.num_samples} samples, the data set has {len(dataset)}")
+        self.dataset, self.sampler = dataset, sampler
+        self.classes = dataset.level(level).classes
+        self.quarantine = quarantine or Quarantine()
+        self._batches = _BatchesOfEpoch(sampler)
+        self._loader = DataLoader(
+            _Maker(dataset, transform=transform, seed=sampler.seed, level=level, num_views=num_views),
+            batch_sampler=self._batches,
+            collate_fn=_keep,
+            num_workers=num_workers,
+            persistent_workers=num_workers > 0,
+            worker_init_fn=_use_one_thread,
+            pin_memory=pin_memory,
+        )
+
+    def __len__(self) -> int:
+        """Batches of an epoch."""
+        return self.sampler.num_batches
+
+    def epoch(self, number: int, *, start_step: int = 0) -> Iterator[Batch]:
+        """The batches of an epoch; from `start_step` on when a run goes on in its middle."""
+        self._batches.number, self._batches.start_step = number, start_step
+        made: _Made | _Failure
+        for made in self._loader:
+            if isinstance(made, _Failure):
+                raise ValueError(made.message)
+            self.quarantine.account(made.problems, num_readings=len(made.batch.indices) + len(made.problems))
+            yield made.batch
+        self.quarantine.judge()
+
+
+class _Made(NamedTuple):
+    """What a worker sends."""
+
+    batch: Batch
+    problems: list[Problem]
+
+
+class _Failure(NamedTuple):
+    """What a worker sends when it can't go on: an exception would arrive wrapped in the worker's traceback."""
+
+    message: str
+
+
+class _BatchesOfEpoch:
+    """The sampler's batches of the epoch that is set; read in the main process, so workers need not be told."""
+
+    def __init__(self, sampler: Sampler) -> None:
+        self.sampler = sampler
+        self.number = self.start_step = 0
+
+    def __iter__(self) -> Iterator[list[Sample]]:
+        return self.sampler.epoch(self.number, start_step=self.start_step)
+
+
+class _Maker(TorchDataset):
+    """Makes whole batches: what runs in the workers."""
+
+    def __init__(self, dataset: Dataset, *, transform: Transform, seed: int, level: str | None, num_views: int) -> None:
+        self.dataset, self.transform, self.seed, self.num_views = dataset, transform, seed, num_views
+        self.labels = dataset.level(level).labels
+
+    def __getitems__(self, samples: Sequence[Sample]) -> _Made | _Failure:
+        problems: list[Problem] = []
+        indices, stack = [], None
+        for place, sample in enumerate(samples):
+            made = self._make(sample, problems)
+            if made is None:
+                return self._give_up(sample, problems[-1])
+            index, views = made
+            indices.append(index)
+            for number, pixels in enumerate(views):
+                if stack is None:  # channels last in memory, as the pixels are
+                    shape = (len(samples), self.num_views, *pixels.shape[1:], pixels.shape[0])
+                    stack = torch.empty(shape, dtype=torch.uint8).movedim(-1, 2)
+                stack[place, number] = pixels
+        assert stack is not None
+        images = stack if self.num_views > 1 else stack[:, 0]
+        return _Made(Batch(images, self._targets(indices), torch.tensor(indices)), problems)
+
+    def _make(self, sample: Sample, problems: list[Problem]) -> tuple[int, list[Tensor]] | None:
+        """The views of a sample or of the one that replaces it, with its index; None when none could be read."""
+        index = sample.index
+        replacements = Draws(self.seed, sample.epoch, sample.index, sample.view, "replacement")
+        for _ in range(1 + _MAX_REPLACEMENTS):
+            try:
+                image = open_image(self.dataset.read(index))
+                first = sample.view * self.num_views
+                keys = [(self.seed, sample.epoch, index, view) for view in range(first, first + self.num_views)]
+                return index, [self.transform(image, Draws(*key)) for key in keys]
+            except (BrokenImageError, OSError) as error:
+                kind = "broken" if isinstance(error, BrokenImageError) else "unreadable"
+                place = self.dataset.locate(index)
+                problems.append(Problem(path=place, split=self.dataset.split, problem=kind, detail=str(error)))
+                index = replacements.integer(len(self.dataset))
+        return None
+
+    def _give_up(self, sample: Sample, last: Problem) -> _Failure:
+        return _Failure(
+            f"{self.dataset.locate(sample.index)} and {_MAX_REPLACEMENTS} others in its place could not be read "
+            f"({last.detail}): check the disk, and the data with `vitrail check`"
+        )
+
+    def _targets(self, indices: list[int]) -> Tensor:
+        targets = torch.from_numpy(np.ascontiguousarray(self.labels[indices]))
+        return targets.float() if targets.ndim == 2 else targets
+
+
+def _keep(made: Any) -> Any:
+    """Whole batches are made already; what torch would collate passes through."""
+    return made
+
+
+def _use_one_thread(worker: int) -> None:
+    torch.set_num_threads(1)

@@ -1,0 +1,201 @@
+"""Batches: the same pixels for the same sample however the work is divided; broken files never stop a run."""
+
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+
+from vitrail.data.contract import Batch, Level
+from vitrail.data.decode import OpenedImage
+from vitrail.data.draws import Draws
+from vitrail.data.loader import Loader
+from vitrail.data.quarantine import Quarantine, QuarantineSettings
+from vitrail.data.sampler import Ranks, Sampler
+from vitrail.data.stored import ArrayDataset, FileDataset
+
+SIZE = 8
+
+
+class JitteredCrop:
+    """A crop whose place and brightness are random."""
+
+    def __call__(self, image: OpenedImage, draws: Draws) -> Tensor:
+        top, left = draws.integer(image.height - SIZE + 1), draws.integer(image.width - SIZE + 1)
+        crop = image.pixels()[:, top : top + SIZE, left : left + SIZE]
+        return (crop * draws.uniform(0.5, 1.0)).to(torch.uint8)
+
+
+def write_images(folder: Path, *, count: int = 24, broken: tuple[int, ...] = ()) -> FileDataset:
+    """Noise with the sample's index as its class; some files cut off in the middle."""
+    generator = np.random.RandomState(0)
+    paths = []
+    for index in range(count):
+        buffer = BytesIO()
+        Image.fromarray(generator.randint(0, 256, (16, 20, 3), dtype=np.uint8)).save(buffer, "JPEG")
+        content = buffer.getvalue()
+        (folder / f"{index}.jpg").write_bytes(content[: len(content) // 2] if index in broken else content)
+        paths.append(f"{index}.jpg")
+    level = Level(classes=tuple(map(str, range(count))), labels=np.arange(count))
+    return FileDataset(name="noise", split="train", root=folder, paths=paths, levels={"label": level})
+
+
+def collect(batches: list[Batch]) -> dict[int, list[Tensor]]:
+    """The images made of each sample."""
+    images: dict[int, list[Tensor]] = {}
+    for batch in batches:
+        for image, index in zip(batch.images, batch.indices.tolist(), strict=True):
+            images.setdefault(index, []).append(image)
+    return images
+
+
+def assert_same(first: list[Batch], second: list[Batch]) -> None:
+    assert len(first) == len(second) > 0
+    for one, other in zip(first, second, strict=True):
+        for tensor, twin in zip(one, other, strict=True):
+            assert torch.equal(tensor, twin)
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_workers_change_nothing(tmp_path: Path, num_workers: int) -> None:
+    dataset = write_images(tmp_path, broken=(5,))
+
+    def run(workers: int) -> list[Batch]:
+        quarantine = Quarantine(QuarantineSettings(max_share=0.5))
+        sampler = Sampler(len(dataset), batch_size=5, seed=7)
+        loader = Loader(dataset, transform=JitteredCrop(), sampler=sampler, num_workers=workers, quarantine=quarantine)
+        return [batch for number in (0, 1) for batch in loader.epoch(number)]
+
+    assert_same(run(0), run(num_workers))
+
+
+@pytest.mark.parametrize("num_ranks", [2, 3])
+def test_ranks_give_the_same_pixels_for_the_same_sample(tmp_path: Path, num_ranks: int) -> None:
+    dataset = write_images(tmp_path)
+
+    def run(ranks: Ranks) -> list[Batch]:
+        sampler = Sampler(len(dataset), batch_size=6, seed=7, ranks=ranks)
+        return list(Loader(dataset, transform=JitteredCrop(), sampler=sampler).epoch(3))
+
+    whole = run(Ranks())
+    parts = [run(Ranks(rank, num_ranks)) for rank in range(num_ranks)]
+    for step, batch in enumerate(whole):
+        assert torch.equal(torch.cat([rank[step].images for rank in parts]), batch.images)
+        assert torch.equal(torch.cat([rank[step].indices for rank in parts]), batch.indices)
+
+
+def test_a_restart_in_the_middle_goes_on_with_the_same_batches(tmp_path: Path) -> None:
+    dataset = write_images(tmp_path)
+    sampler = Sampler(len(dataset), batch_size=4, seed=1)
+    whole = list(Loader(dataset, transform=JitteredCrop(), sampler=sampler).epoch(2))
+    rest = list(Loader(dataset, transform=JitteredCrop(), sampler=sampler).epoch(2, start_step=4))
+    assert_same(whole[4:], rest)
+
+
+def test_an_epoch_left_early_does_not_disturb_the_next(tmp_path: Path) -> None:
+    dataset = write_images(tmp_path)
+    sampler = Sampler(len(dataset), batch_size=4, seed=1)
+    loader = Loader(dataset, transform=JitteredCrop(), sampler=sampler, num_workers=1)
+    next(iter(loader.epoch(0)))
+    assert_same(list(loader.epoch(1)), list(Loader(dataset, transform=JitteredCrop(), sampler=sampler).epoch(1)))
+
+
+def test_every_epoch_and_repeat_is_another_view(tmp_path: Path) -> None:
+    dataset = write_images(tmp_path)
+    sampler = Sampler(len(dataset), batch_size=12, seed=1, num_repeats=3)
+    loader = Loader(dataset, transform=JitteredCrop(), sampler=sampler)
+    repeats = collect(list(loader.epoch(0)))
+    assert all(len(images) == 3 for images in repeats.values())
+    assert all(not torch.equal(images[0], images[1]) for images in repeats.values())
+    later = collect(list(loader.epoch(1)))
+    assert all(not torch.equal(later[index][0], repeats[index][0]) for index in later.keys() & repeats.keys())
+
+
+def test_several_views_are_those_of_their_keys(tmp_path: Path) -> None:
+    dataset = write_images(tmp_path)
+    sampler = Sampler(len(dataset), batch_size=6, seed=1)
+    [batch, *_] = Loader(dataset, transform=JitteredCrop(), sampler=sampler, num_views=2).epoch(0)
+    assert batch.images.shape == (6, 2, 3, SIZE, SIZE)
+    [single, *_] = Loader(dataset, transform=JitteredCrop(), sampler=sampler).epoch(0)
+    assert torch.equal(batch.images[:, 0], single.images)
+    assert not torch.equal(batch.images[:, 1], single.images)
+
+
+def test_batches_hold_uint8_images_channels_last_with_their_labels(tmp_path: Path) -> None:
+    dataset = write_images(tmp_path)
+    loader = Loader(dataset, transform=JitteredCrop(), sampler=Sampler(24, batch_size=6, is_training=False))
+    batches = list(loader.epoch(0))
+    assert len(batches) == len(loader) == 4
+    for batch in batches:
+        assert batch.images.dtype == torch.uint8
+        assert batch.images.is_contiguous(memory_format=torch.channels_last)
+        assert torch.equal(batch.targets, batch.indices)
+        assert batch.targets.dtype == torch.int64
+
+
+def test_a_broken_file_is_replaced_counted_and_listed(tmp_path: Path) -> None:
+    dataset = write_images(tmp_path, count=60, broken=(3, 11))
+    (tmp_path / "20.jpg").unlink()
+    quarantine = Quarantine(QuarantineSettings(listing=tmp_path / "quarantine.csv"))
+    sampler = Sampler(60, batch_size=10, seed=0)
+    loader = Loader(dataset, transform=JitteredCrop(), sampler=sampler, quarantine=quarantine)
+    batches = list(loader.epoch(0))
+    seen = torch.cat([batch.indices for batch in batches]).tolist()
+    assert len(seen) == 60
+    assert not {3, 11, 20} & set(seen)
+    assert all(torch.equal(batch.targets, batch.indices) for batch in batches)
+    listing = (tmp_path / "quarantine.csv").read_text().splitlines()
+    assert listing[0] == "path,split,problem,detail"
+    assert sorted(line.split(",")[0] for line in listing[1:]) == [
+        str(tmp_path / name) for name in ("11.jpg", "20.jpg", "3.jpg")
+    ]
+    assert sorted(line.split(",")[2] for line in listing[1:]) == ["broken", "broken", "unreadable"]
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_too_many_broken_files_end_the_epoch_with_one_line(tmp_path: Path, num_workers: int) -> None:
+    dataset = write_images(tmp_path, broken=(1, 2))
+    loader = Loader(dataset, transform=JitteredCrop(), sampler=Sampler(24, batch_size=6), num_workers=num_workers)
+    with pytest.raises(ValueError, match=r"^3 of 27 readings of samples failed, more than the 5% allowed.*$"):
+        list(loader.epoch(0))
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_data_set_that_is_gone_is_said_at_once(tmp_path: Path, num_workers: int) -> None:
+    dataset = write_images(tmp_path, broken=tuple(range(24)))
+    loader = Loader(dataset, transform=JitteredCrop(), sampler=Sampler(24, batch_size=6), num_workers=num_workers)
+    with pytest.raises(ValueError, match=r"^.*\.jpg and 20 others in its place could not be read .*`vitrail check`$"):
+        list(loader.epoch(0))
+
+
+def test_several_valid_labels_become_rows_of_zeros_and_ones() -> None:
+    labels = np.array([[True, False, True], [False, False, False], [False, True, False], [True, True, True]])
+    dataset = ArrayDataset(
+        name="several",
+        split="val",
+        images=np.zeros((4, 9, 9), dtype=np.uint8),
+        levels={"label": Level(classes=("a", "b", "c"), labels=labels)},
+    )
+    loader = Loader(dataset, transform=JitteredCrop(), sampler=Sampler(4, batch_size=4, is_training=False))
+    [batch] = loader.epoch(0)
+    assert batch.targets.tolist() == labels.astype(float).tolist()
+
+
+def test_a_level_of_labels_can_be_chosen_and_a_wrong_one_is_named() -> None:
+    levels = {
+        "label": Level(classes=("a", "b"), labels=np.array([0, 1])),
+        "coarse": Level(classes=("c",), labels=np.array([0, 0])),
+    }
+    images = np.zeros((2, 9, 9), dtype=np.uint8)
+    dataset = ArrayDataset(name="tiny", split="train", images=images, levels=levels)
+    sampler, transform = Sampler(2, batch_size=2), JitteredCrop()
+    loader = Loader(dataset, transform=transform, sampler=sampler, level="coarse")
+    assert loader.classes == ("c",)
+    assert next(loader.epoch(0)).targets.tolist() == [0, 0]
+    with pytest.raises(ValueError, match="tiny has no labels 'corse'; it has: label, coarse"):
+        Loader(dataset, transform=transform, sampler=sampler, level="corse")
+    with pytest.raises(ValueError, match="the sampler is for 3 samples, the data set has 2"):
+        Loader(dataset, transform=transform, sampler=Sampler(3, batch_size=2))
