@@ -20,7 +20,10 @@ ARROWS: dict[str, set[str]] = {
     "weights": {"vitrail", "layers", "models"},
     "deploy": {"layers", "models"},
     "data": set(),
-    "cli": {"vitrail", "layers", "models", "weights", "deploy", "data"},
+    "objectives": {"models", "data"},
+    "evaluation": {"data"},
+    "training": {"layers", "models", "weights", "data", "objectives", "evaluation"},
+    "cli": {"vitrail", "layers", "models", "weights", "deploy", "data", "objectives", "evaluation", "training"},
 }
 
 

@@ -1,0 +1,1 @@
+"""How good a model is: evaluators yield `(name, number)` pairs."""

@@ -1,0 +1,1 @@
+"""What a batch costs: every training procedure is an objective, `objective(model, batch) -> Losses`."""

@@ -1,0 +1,1 @@
+"""How a run proceeds: optimizer, schedule, moving average, checkpoints and the loop over them."""

@@ -1,0 +1,268 @@
+"""Checkpoints: what comes back, what is kept, and what a kill, a full disk or a damaged file leaves."""
+
+import contextlib
+import errno
+import os
+from collections import OrderedDict, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import pytest
+import torch
+from shrunk import small_model
+from torch import nn
+
+from vitrail.training.checkpoint import CheckpointError, Checkpoints, is_whole, load_checkpoint, write_whole
+from vitrail.training.ema import MovingAverage
+from vitrail.training.optimizer import OptimizerSettings, make_optimizer
+
+
+def state_of(step: int, size: int = 10) -> dict[str, Any]:
+    return {"step": step, "weights": torch.full((size,), float(step))}
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_runs_state_comes_back_bit_by_bit(tmp_path: Path) -> None:
+    model = small_model("cait_xxs24")
+    average = MovingAverage(model, decay=0.99, warmup=True)
+    states = {"model": model.state_dict(), "average": average.state_dict(), "random": torch.get_rng_state()}
+    for name in ("adamw", "lamb", "sgd"):
+        optimizer = make_optimizer(model, OptimizerSettings(name=name, layer_decay=0.75))
+        for parameter in model.parameters():
+            parameter.grad = torch.randn_like(parameter)
+        optimizer.step()
+        states[name] = optimizer.state_dict()
+    states["plain"] = {"best": 81.25, "epoch": 3, "name": "run", "flags": [True, None], "pair": (1, 2.0), "bytes": b"x"}
+    path = Checkpoints(tmp_path).save(states, step=7)
+    assert_same(load_checkpoint(path), states)
+
+
+def assert_same(loaded: Any, saved: Any) -> None:
+    if isinstance(saved, torch.Tensor):
+        assert torch.equal(loaded, saved)
+        assert loaded.dtype == saved.dtype
+    elif isinstance(saved, dict):
+        assert list(loaded) == list(saved)
+        for key in saved:
+            assert_same(loaded[key], saved[key])
+    elif isinstance(saved, (list, tuple)):
+        assert len(loaded) == len(saved)
+        for one, other in zip(loaded, saved, strict=True):
+            assert_same(one, other)
+    else:
+        assert loaded == saved
+
+
+def test_the_last_ones_and_the_best_are_kept(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path / "new" / "folder", keep_last=2)
+    assert checkpoints.newest() is None
+    assert checkpoints.best() is None
+    for step in (10, 20, 30, 40):
+        checkpoints.save(state_of(step), step=step, is_best=step in (10, 20))
+    assert names_in(checkpoints.folder) == ["best.pt", "step_000000030.pt", "step_000000040.pt"]
+    newest, best = checkpoints.newest(), checkpoints.best()
+    assert newest is not None
+    assert best is not None
+    assert load_checkpoint(newest)["step"] == 40
+    assert load_checkpoint(best)["step"] == 20
+
+
+def test_the_best_is_copied_where_the_file_system_has_no_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(source: Path, target: Path) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    checkpoints = Checkpoints(tmp_path, keep_last=1)
+    checkpoints.save(state_of(1), step=1, is_best=True)
+    checkpoints.save(state_of(2), step=2)
+    best = checkpoints.best()
+    assert best is not None
+    assert load_checkpoint(best)["step"] == 1
+
+
+def test_a_checkpoint_that_can_not_be_removed_ends_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    checkpoints = Checkpoints(tmp_path, keep_last=1)
+    checkpoints.save(state_of(1), step=1)
+    remove = Path.unlink
+
+    def refuse(path: Path, missing_ok: bool = False) -> None:
+        if path.suffix == ".pt":
+            raise OSError(errno.EBUSY, "Device or resource busy")
+        remove(path, missing_ok=missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    assert checkpoints.save(state_of(2), step=2) == checkpoints.newest()
+    assert "step_000000001.pt is no longer needed but can't be removed (Device or resource busy)" in caplog.text
+
+
+def test_the_same_step_can_be_saved_again(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save({"try": 1}, step=5, is_best=True)
+    checkpoints.save({"try": 2}, step=5, is_best=True)
+    assert load_checkpoint(tmp_path / "step_000000005.pt") == {"try": 2}
+    assert load_checkpoint(tmp_path / "best.pt") == {"try": 2}
+    checkpoints.save({"try": 3}, step=5)  # a new file takes the name: the best, which shared the old one, keeps it
+    assert load_checkpoint(tmp_path / "best.pt") == {"try": 2}
+
+
+def test_the_newest_is_by_number_and_other_files_are_left_alone(tmp_path: Path) -> None:
+    for name in ("step_99.pt", "step_000000099.pt.backup", "notes.txt"):
+        (tmp_path / name).write_text("not a checkpoint")
+    checkpoints = Checkpoints(tmp_path, keep_last=3)
+    for step in (9, 10, 1_000_000_000_0):
+        checkpoints.save(state_of(step), step=step)
+    assert checkpoints.steps() == [9, 10, 10_000_000_000]
+    assert len(names_in(tmp_path)) == 6
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "garbage"])
+def test_a_damaged_file_is_never_taken(tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture) -> None:
+    checkpoints = Checkpoints(tmp_path, keep_last=3)
+    good = checkpoints.save(state_of(1), step=1)
+    bad = checkpoints.save(state_of(2, size=1000), step=2)
+    content = bytearray(bad.read_bytes())
+    middle = content.find(torch.full((1000,), 2.0).numpy().tobytes()) + 2000
+    content[middle] ^= 1
+    damaged: dict[str, bytes | bytearray] = {
+        "cut": content[: len(content) // 2],
+        "flipped": content,
+        "empty": b"",
+        "garbage": b"\x80" * 500,
+    }
+    bad.write_bytes(damaged[damage])
+    assert not is_whole(bad)
+    assert checkpoints.newest() == good
+    assert "step_000000002.pt is damaged" in caplog.text
+    with pytest.raises(ValueError, match=r"step_000000002.pt: damaged, or not a checkpoint"):
+        load_checkpoint(bad)
+
+
+def test_after_a_damaged_one_the_run_goes_on_from_what_it_saves(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep_last=1)
+    (tmp_path / "step_000000200.pt").write_bytes(b"half a checkpoint")
+    saved = checkpoints.save(state_of(110), step=110)
+    assert checkpoints.newest() == saved
+    assert checkpoints.steps() == [110]
+
+
+@contextlib.contextmanager
+def files_of_at_most(size: int) -> Iterator[None]:
+    """A real limit of the system: a write beyond it fails as on a full disk, in its middle."""
+    resource = pytest.importorskip("resource", reason="limits of POSIX")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize(
+    "allowed", [0, 1000, 20_000, 400_000], ids=["at once", "in the header", "in a tensor", "near the end"]
+)
+def test_a_write_that_fails_leaves_the_earlier_ones(tmp_path: Path, allowed: int) -> None:
+    checkpoints = Checkpoints(tmp_path, keep_last=1)
+    checkpoints.save({"step": 1}, step=1, is_best=True)
+    with files_of_at_most(allowed), pytest.raises(CheckpointError) as caught:
+        checkpoints.save({"step": 2, "weights": torch.zeros(100_001)}, step=2, is_best=True)
+    assert str(caught.value) == (
+        f"{tmp_path / 'step_000000002.pt'} could not be written (File too large); the checkpoint of step 1 "
+        "is kept: make room or check the disk, then run the same command to go on"
+    )
+    assert names_in(tmp_path) == ["best.pt", "step_000000001.pt"]
+    assert load_checkpoint(tmp_path / "best.pt") == load_checkpoint(tmp_path / "step_000000001.pt") == {"step": 1}
+
+
+@pytest.mark.parametrize("failing", ["save", "fsync"])
+def test_a_full_disk_is_told_in_one_line(tmp_path: Path, failing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    checkpoints = Checkpoints(tmp_path, keep_last=1)
+    checkpoints.save(state_of(1), step=1)
+    with monkeypatch.context() as patch:
+        if failing == "fsync":
+            patch.setattr(os, "fsync", refuse)
+        else:
+            patch.setattr(torch, "save", refuse)
+        with pytest.raises(CheckpointError) as caught:
+            checkpoints.save(state_of(2), step=2)
+    assert "No space left on device" in str(caught.value)
+    assert "the checkpoint of step 1 is kept" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert names_in(tmp_path) == ["step_000000001.pt"]
+    checkpoints.save(state_of(2), step=2)
+    assert names_in(tmp_path) == ["step_000000002.pt"]
+
+
+def test_the_first_checkpoint_that_can_not_be_written(tmp_path: Path) -> None:
+    (tmp_path / "occupied").write_text("a file where the folder should be")
+    with pytest.raises(CheckpointError, match="there is no earlier checkpoint"):
+        Checkpoints(tmp_path / "occupied").save(state_of(1), step=1)
+
+
+def test_what_a_killed_writer_left_is_not_taken_and_is_cleared(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(state_of(1), step=1)
+    seen: list[list[str]] = []
+
+    def write(file: BinaryIO) -> None:
+        file.write(b"PK and no more")
+        seen.append(names_in(tmp_path))
+
+    write_whole(tmp_path / "step_000000002.pt", write)
+    partial = seen[0][0]
+    (tmp_path / "step_000000002.pt").rename(tmp_path / partial)  # as if the process had ended while it wrote
+    assert checkpoints.newest() == tmp_path / "step_000000001.pt"
+    checkpoints.save(state_of(3), step=3)
+    assert names_in(tmp_path) == ["step_000000001.pt", "step_000000003.pt"]
+
+
+class Custom:
+    """Something that only code could bring back."""
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        ({"a": {"b": [1, Custom()]}}, r"state\['a'\]\['b'\]\[1\] is a Custom: a checkpoint holds tensors"),
+        ({"a": np.float64(1.0)}, r"state\['a'\] is a float64"),
+        ({"a": nn.Linear(1, 1)}, r"state\['a'\] is a Linear"),
+        ({"a": {(1, 2): 3}}, r"keys of a checkpoint are strings or whole numbers, not \(1, 2\)"),
+        ({"a": Path("x")}, r"state\['a'\] is a \w*Path"),
+        ({"a": defaultdict(int)}, r"state\['a'\] is a defaultdict"),
+        ({"a": torch.Size([1])}, r"state\['a'\] is a Size"),
+    ],
+)
+def test_what_could_not_be_loaded_is_not_saved(tmp_path: Path, state: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Checkpoints(tmp_path).save(state, step=1)
+    assert names_in(tmp_path) == []
+
+
+def test_a_file_that_brings_code_is_refused(tmp_path: Path) -> None:
+    torch.save({"model": Custom()}, tmp_path / "step_000000001.pt")
+    with pytest.raises(ValueError, match="refused, it holds more than tensors"):
+        load_checkpoint(tmp_path / "step_000000001.pt")
+
+
+def test_other_wrong_files_are_told(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no such checkpoint"):
+        load_checkpoint(tmp_path / "missing.pt")
+    torch.save([1, 2], tmp_path / "list.pt")
+    with pytest.raises(ValueError, match="holds a list where a checkpoint was expected"):
+        load_checkpoint(tmp_path / "list.pt")
+    with pytest.raises(ValueError, match="keep_last must be at least 1, not 0"):
+        Checkpoints(tmp_path, keep_last=0)
+
+
+def test_an_ordered_dict_of_torch_is_plain(tmp_path: Path) -> None:
+    path = Checkpoints(tmp_path).save({"model": OrderedDict(weight=torch.ones(2))}, step=1)
+    assert torch.equal(load_checkpoint(path)["model"]["weight"], torch.ones(2))

@@ -1,0 +1,87 @@
+"""Recipes as text: what is written is read back, and every mistake is one line that names the key."""
+
+from pathlib import Path
+
+import pytest
+
+from vitrail.training.recipe import SHORT_KEYS, Recipe
+from vitrail.training.settings import all_keys, change, parse_assignments, read_recipe, stage_of, write_yaml
+
+
+def changed(*words: str) -> Recipe:
+    return change(Recipe(), parse_assignments(words))
+
+
+def test_what_is_written_is_read_back_and_every_key_has_a_comment(tmp_path: Path) -> None:
+    recipe = changed("lr=5e-4", "model=cait_xxs24", "model.settings={depth: 6}", "stages=[{epochs: 3}, {lr: 1e-5}]")
+    text = write_yaml(recipe)
+    (tmp_path / "my.yaml").write_text(text)
+    assert read_recipe(tmp_path / "my.yaml") == recipe
+    assert all("  # " in line for line in text.splitlines() if line)
+    assert "None" not in text
+
+
+def test_values_are_read_as_people_write_them() -> None:
+    recipe = changed("lr=5e-4", "image_size=[160, 224]", "epochs=30", "model.settings.layer_scale=1e-4", "init=null")
+    assert recipe.optimizer.lr == 5e-4
+    assert recipe.image_size == (160, 224)
+    assert recipe.epochs == 30
+    assert recipe.model.settings == {"layer_scale": 1e-4}
+
+
+def test_lr_follows_its_rule() -> None:
+    assert changed("lr=5e-4", "optimizer.reference_batch=512", "batch_size=1024").lr == pytest.approx(1e-3)
+    assert changed("lr=3e-3", "batch_size=64").lr == pytest.approx(3e-3)
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("epoch=3", "unknown key 'epoch', did you mean 'epochs'?"),
+        ("optimizer.lrr=3", "unknown key 'optimizer.lrr', did you mean 'optimizer.lr'?"),
+        ("drop_path=0.1", "unknown key 'drop_path', did you mean 'regularisation.drop_path'?"),
+        ("epochs=abc", "epochs cannot be 'abc': input should be a valid number"),
+        ("epochs=-1", "epochs cannot be -1: input should be greater than 0"),
+        ("batch_size=2.5", "batch_size cannot be 2.5: input should be a valid integer"),
+        ("run.precision=fp8", "run.precision cannot be 'fp8': input should be 'auto', 'fp32', 'bf16' or 'fp16'"),
+        ("optimizer=3", "optimizer is a group of settings: set one of them, such as optimizer.name"),
+        ("stages=[{lrr: 3}]", "unknown key 'lrr', did you mean 'lr'?"),
+        ("epochs", "'epochs' is no setting: write key=value, such as epochs=30"),
+        ("lr=[1", "lr is not valid YAML"),
+    ],
+)
+def test_a_mistake_is_one_line_that_names_the_key(word: str, message: str) -> None:
+    with pytest.raises(ValueError) as error:  # noqa: PT011 the text is compared below
+        changed(word)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_recipe_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"cannot read the recipe .*my\.yaml: No such file"):
+        read_recipe(tmp_path / "my.yaml")
+    (tmp_path / "list.yaml").write_text("- 1\n")
+    with pytest.raises(ValueError, match="is not a recipe: it must hold keys and values"):
+        read_recipe(tmp_path / "list.yaml")
+    (tmp_path / "wrong.yaml").write_text("epochs: 3\noptimiser:\n  lr: 3\n")
+    with pytest.raises(ValueError, match=r"wrong\.yaml: unknown key 'optimiser'"):
+        read_recipe(tmp_path / "wrong.yaml")
+    (tmp_path / "code.yaml").write_text("epochs: !!python/object/apply:os.getcwd []\n")
+    with pytest.raises(ValueError, match=r"code\.yaml is not valid YAML in line 1"):
+        read_recipe(tmp_path / "code.yaml")
+
+
+def test_stages_change_the_recipe_one_by_one() -> None:
+    recipe = changed("image_size=160", "stages=[{epochs: 400}, {epochs: 20, image_size: 224, optimizer.lr: 1e-5}]")
+    first, second = stage_of(recipe, 0), stage_of(recipe, 1)
+    assert (first.epochs, first.image_size, first.optimizer.lr) == (400, 160, 1e-3)
+    assert (second.epochs, second.image_size, second.optimizer.lr) == (20, 224, 1e-5)
+    assert first.stages == ()
+    assert recipe.num_stages == 2
+    assert Recipe().num_stages == 1
+
+
+def test_every_short_key_stands_for_a_key_and_all_are_documented() -> None:
+    assert set(SHORT_KEYS.values()) <= set(all_keys())
+    with pytest.raises(ValueError, match="frozen"):
+        Recipe().epochs = 3
