@@ -7,12 +7,13 @@ import sys
 from typing import NoReturn
 
 import vitrail
-from vitrail.cli import models
+from vitrail.cli import check, models
 
 # The one table of verbs. A verb is a module with `SUMMARY`, `add_arguments(parser)` and `run(arguments) -> int`; it
 # imports whatever is heavy inside `run`, so that help answers at once.
 VERBS = {
     "models": models,
+    "check": check,
 }
 
 _BAD_USAGE = 2

@@ -41,6 +41,10 @@ class BrokenImageError(ValueError):
     """The data is no image, or not a whole one. The message begins with a verb: put the name of the file before it."""
 
 
+class ImageTooLargeError(BrokenImageError):
+    """The image unfolds to more pixels than are allowed."""
+
+
 @dataclass(frozen=True, eq=False)
 class OpenedImage:
     """An image of which the header has been read; the pixels are decoded when they are asked for, each time anew."""
@@ -82,7 +86,7 @@ def _check_size(height: int, width: int, *, max_pixels: int) -> None:
     if height <= 0 or width <= 0:
         raise BrokenImageError(f"has no pixels: its size is {width} x {height}")
     if height * width > max_pixels:
-        raise BrokenImageError(_describe_excess(height * width, limit=max_pixels))
+        raise ImageTooLargeError(_describe_excess(height * width, limit=max_pixels))
 
 
 def _describe_excess(num_pixels: int, *, limit: int) -> str:
@@ -286,7 +290,7 @@ def _pillow_at_work(data: bytes, *, max_pixels: int = MAX_PIXELS) -> Iterator[No
         found = re.search(r"(\d+) pixels\D+(\d+) pixels", str(error))
         if found is None:
             raise BrokenImageError(f"is too large: {error}") from error
-        raise BrokenImageError(_describe_excess(int(found[1]), limit=min(int(found[2]), max_pixels))) from error
+        raise ImageTooLargeError(_describe_excess(int(found[1]), limit=min(int(found[2]), max_pixels))) from error
     except Exception as error:  # decoders that are fed with garbage raise anything
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise BrokenImageError(_DAMAGED if "truncated" in reason.lower() else f"cannot be decoded: {reason}") from error

@@ -1,0 +1,181 @@
+"""Look at every image of a data set and say what must be fixed before training; exit code 1 if anything must."""
+
+import argparse
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from vitrail.data.doctor.findings import Finding, Findings
+
+SUMMARY = "find what is wrong with data before training on it"
+
+_STYLES = {"must be fixed": "bold red", "worth a look": "yellow", "good to know": "dim"}
+_SECONDS_BETWEEN_LINES = 10  # of progress, where there is no terminal to draw a bar on
+_UNLIMITED = 100_000  # columns: in a file, no line is broken
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what `vitrail check` takes."""
+    parser.add_argument("data", metavar="DATA", help="a folder of class folders, a manifest, or a name like cifar100")
+    parser.add_argument("--out", type=Path, help="folder for the report (default: check-NAME)")
+    parser.add_argument("--workers", type=_count, help="processes that read images (default: one per core)")
+    parser.add_argument("--val-share", type=float, default=0.1, help="share for val where there is none (default: 0.1)")
+    parser.add_argument("--seed", type=int, default=0, help="of the automatic split (default: 0)")
+    parser.add_argument("--download", action="store_true", help="fetch a named data set that is not there yet")
+    parser.add_argument("--json", action="store_true", help="print all findings as JSON instead of a table")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Check all splits, write the report, and print what was found."""
+    from vitrail.data.datasets import open_source
+    from vitrail.data.doctor import check
+    from vitrail.data.doctor.files import as_json, write_files
+
+    source = open_source(
+        arguments.data, val_share=arguments.val_share, seed=arguments.seed, download=arguments.download
+    )
+    folder = _prepare_folder(arguments.out, data=Path(arguments.data), name=source.name)
+    workers = _count_cores() if arguments.workers is None else arguments.workers
+    with _show_progress() as progress:
+        findings = check(source, num_workers=workers, progress=progress)
+    try:
+        report = write_files(findings, source, folder=folder)
+    except OSError as error:
+        raise ValueError(f"cannot write the report to {folder}: {error.strerror}") from None
+    print(as_json(findings) if arguments.json else f"{_as_text(findings)}; report in {report}")
+    return 0 if findings.is_fit else 1
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"a number of processes, 0 or more, not {text!r}")
+    return int(text)
+
+
+def _count_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _prepare_folder(out: Path | None, *, data: Path, name: str) -> Path:
+    """Make the folder for the report now: after a long examination it would be too late to find it cannot be made."""
+    folder = out
+    if folder is None:
+        folder = Path(f"check-{re.sub(r'[^A-Za-z0-9._-]+', '-', name).strip('-.') or 'data'}")
+        if _is_within(folder, data):
+            folder = Path(os.path.relpath(data.resolve().parent)) / folder
+    elif _is_within(folder, data):
+        raise ValueError(f"{folder} lies inside the data, where it would be taken for a class: choose another --out")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"cannot make the folder {folder} for the report: {error.strerror}") from None
+    return folder
+
+
+def _is_within(folder: Path, data: Path) -> bool:
+    return data.is_dir() and folder.resolve().is_relative_to(data.resolve())
+
+
+@contextmanager
+def _show_progress() -> Iterator[Callable[[int, int], None]]:
+    """A bar on a terminal, else a line now and then; both on stderr."""
+    if not sys.stderr.isatty():
+        yield _LineOfProgress().report
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("checking"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[speed]}"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("checking", total=None, speed="")
+        start = time.monotonic()
+
+        def report(done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total, speed=_describe_speed(done, start=start))
+
+        yield report
+
+
+class _LineOfProgress:
+    """Says how far it is, but not often."""
+
+    def __init__(self) -> None:
+        self.start = self.last = time.monotonic()
+
+    def report(self, done: int, total: int) -> None:
+        now = time.monotonic()
+        if now - self.last >= _SECONDS_BETWEEN_LINES:
+            self.last = now
+            left = (now - self.start) * (total - done) / done
+            speed = _describe_speed(done, start=self.start)
+            print(f"checked {done:,} of {total:,} images, {speed}, {left:.0f} s left", file=sys.stderr, flush=True)
+
+
+def _describe_speed(done: int, *, start: float) -> str:
+    return f"{done / max(time.monotonic() - start, 1e-3):,.0f}/s"
+
+
+def _as_text(findings: "Findings") -> str:
+    """The summary, a table, and the verdict."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = _UNLIMITED
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for heading in ("problem", "severity", "count"):
+        table.add_column(heading, no_wrap=True)
+    table.add_column("for example", overflow="fold")
+    for finding in findings.findings:
+        severity = finding.severity.value
+        cells = (finding.problem, Text(severity, style=_STYLES[severity]), finding.amount)
+        table.add_row(*cells, Text(_give_example(finding, findings)))
+    with console.capture() as capture:
+        if findings.findings:
+            console.print(table)
+    lines = [line.rstrip() for line in capture.get().splitlines()]
+    return "\n".join([*_summarise(findings), "", *lines, *([""] * bool(lines)), findings.verdict])
+
+
+def _summarise(findings: "Findings") -> list[str]:
+    from vitrail.data.doctor.findings import visible
+
+    num_images = sum(split.num_images for split in findings.splits)
+    images = _count_things(num_images, "image", "images")
+    lines = [f"{visible(findings.name)}: {images}, {_count_things(len(findings.classes), 'class', 'classes')}"]
+    for split in findings.splits:
+        held = _count_things(sum(count > 0 for count in split.class_counts), "class", "classes")
+        images = _count_things(split.num_images, "image", "images")
+        lines.append(f"  {visible(split.split)}: {images} of {held}, median {split.median_size}")
+    return lines
+
+
+def _count_things(count: int, one: str, many: str) -> str:
+    return f"{count:,} {one if count == 1 else many}"
+
+
+def _give_example(finding: "Finding", findings: "Findings") -> str:
+    case = finding.cases[0]
+    place = case.places[0]
+    shown = findings.shorten(place.path)
+    if len(case.places) > 1:
+        # The copy that is elsewhere, or labelled otherwise, tells most.
+        other = max(case.places[1:], key=lambda copy: (copy.label != place.label, copy.split != place.split))
+        return f"{shown} and {findings.shorten(other.path)}"
+    if place.index is not None:
+        return shown
+    return f"{shown}: {' '.join(case.detail.split())}"

@@ -1,0 +1,57 @@
+"""The data doctor: looks at every sample of a source and says what must be fixed before training."""
+
+import os
+from collections.abc import Callable
+
+import numpy as np
+
+from vitrail.data.contract import Source
+from vitrail.data.doctor.check_copies import check_copies
+from vitrail.data.doctor.check_labels import check_labels, count_classes
+from vitrail.data.doctor.check_samples import check_samples
+from vitrail.data.doctor.examine import ExaminedSplit, examine_splits
+from vitrail.data.doctor.findings import Finding, Findings, Severity, SplitSummary
+from vitrail.data.doctor.kinds import KINDS
+from vitrail.data.doctor.places import find_files
+
+__all__ = ["check"]
+
+
+def check(source: Source, *, num_workers: int = 0, progress: Callable[[int, int], None] | None = None) -> Findings:
+    """Read and measure every sample of every split, in `num_workers` processes beside this one or in this one alone.
+
+    `progress` is called with the number of samples that are done and that of all. What is wrong with the data is
+    among the findings; nothing about it raises.
+    """
+    datasets = [source.open(split) for split in source.splits]
+    splits = examine_splits(datasets, num_workers=num_workers, progress=progress)
+    found = [*check_labels(datasets, source.notes), *check_samples(splits), *check_copies(splits)]
+    return Findings(
+        name=source.name,
+        root=_find_root(splits),
+        classes=datasets[0].level().classes if datasets else (),
+        splits=tuple(_summarise(split) for split in splits),
+        findings=tuple(sorted(found, key=_rank)),
+    )
+
+
+def _summarise(examined: ExaminedSplit) -> SplitSummary:
+    whole = examined.records[examined.records["is_whole"]]
+    return SplitSummary(
+        split=examined.split,
+        num_images=len(examined.records),
+        class_counts=tuple(count_classes(examined.dataset.level()).tolist()),
+        sizes=np.stack([whole["width"], whole["height"]], axis=1).astype(np.int64),
+    )
+
+
+def _find_root(splits: list[ExaminedSplit]) -> str:
+    files = [find_files(split.dataset) for split in splits]
+    roots = {os.path.abspath(held.root) for held in files if held is not None}
+    return roots.pop() if len(roots) == 1 else ""
+
+
+def _rank(finding: Finding) -> tuple[int, int]:
+    known = list(KINDS)
+    place = known.index(finding.problem) if finding.problem in KINDS else len(known)
+    return list(Severity).index(finding.severity), place

@@ -1,0 +1,183 @@
+"""One pass over every sample of every split: read, decode in full, measure; what fails is noted, not raised."""
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from io import BytesIO
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader
+from torch.utils.data import Dataset as TorchDataset
+
+from vitrail.data.contract import Dataset
+from vitrail.data.decode import BrokenImageError, ImageTooLargeError, open_image
+from vitrail.data.doctor import fingerprints
+
+# What is kept of each sample: less than a kilobyte, so a million fit into memory.
+RECORD = np.dtype(
+    [
+        ("is_whole", np.bool_),  # it could be read and decoded; if not, nothing else is filled in
+        ("height", np.uint32),
+        ("width", np.uint32),
+        ("format", "S8"),  # "JPEG", "PNG" ...
+        ("mode", "S8"),  # as stored: "RGB", "L", "CMYK" ...; "16 bit" for more than eight bits per channel
+        ("is_animated", np.bool_),
+        ("is_turned", np.bool_),  # by its EXIF orientation
+        ("is_blank", np.bool_),  # of a single colour
+        ("digest", np.uint64),
+        ("look", np.uint64),
+        ("thumbnail", np.uint8, (fingerprints.THUMBNAIL, fingerprints.THUMBNAIL, 3)),
+    ]
+)
+_CHUNK = 32  # samples that a worker takes at once
+_BLANK_RANGE = 8  # levels between the darkest and the brightest value: what JPEG makes of a single colour
+_ORIENTATION_TAG = 0x0112
+
+
+class Failure(NamedTuple):
+    """Why a sample could not be read."""
+
+    problem: str  # "broken file", "unreadable file" or "decompression bomb"
+    detail: str
+
+
+@dataclass(frozen=True, eq=False)
+class ExaminedSplit:
+    """A split with what was measured of each sample."""
+
+    dataset: Dataset
+    records: np.ndarray  # RECORD [samples]
+    failures: dict[int, Failure]  # by index
+
+    @property
+    def split(self) -> str:
+        return self.dataset.split
+
+
+def examine_splits(
+    datasets: Sequence[Dataset], *, num_workers: int, progress: Callable[[int, int], None] | None = None
+) -> list[ExaminedSplit]:
+    """Read every sample of all the data sets; `progress` hears how many are done, and of how many."""
+    examined = [ExaminedSplit(dataset, np.zeros(len(dataset), RECORD), {}) for dataset in datasets]
+    total, done = sum(map(len, datasets)), 0
+    for chunk in _examine_chunks(datasets, num_workers=num_workers):
+        split = examined[chunk.place]
+        split.records[chunk.start : chunk.start + len(chunk.records)] = chunk.records
+        split.failures.update(chunk.failures)
+        done += len(chunk.records)
+        if progress is not None:
+            progress(done, total)
+    return examined
+
+
+class _Chunk(NamedTuple):
+    """What a worker sends."""
+
+    place: int  # of the data set
+    start: int
+    records: np.ndarray
+    failures: dict[int, Failure]
+
+
+def _examine_chunks(datasets: Sequence[Dataset], *, num_workers: int) -> Iterator[_Chunk]:
+    examiner = _Examiner(datasets)
+    if not len(examiner):
+        return
+    # Workers of PyTorch's loader and not of a plain process pool: whatever can be trained on can be checked as well.
+    yield from DataLoader(
+        examiner,
+        batch_size=None,
+        collate_fn=_keep,
+        num_workers=min(num_workers, len(examiner)),
+        prefetch_factor=4 if num_workers else None,
+        worker_init_fn=_use_one_thread,
+    )
+
+
+class _Examiner(TorchDataset):
+    """Measures chunk after chunk: what runs in the workers."""
+
+    def __init__(self, datasets: Sequence[Dataset]) -> None:
+        self.datasets = datasets
+        self.chunks = [
+            (place, start) for place, dataset in enumerate(datasets) for start in range(0, len(dataset), _CHUNK)
+        ]
+
+    def __len__(self) -> int:
+        return len(self.chunks)
+
+    def __getitem__(self, number: int) -> _Chunk:
+        place, start = self.chunks[number]
+        dataset = self.datasets[place]
+        records = np.zeros(min(_CHUNK, len(dataset) - start), RECORD)
+        failures = {}
+        for offset in range(len(records)):
+            failure = _measure(dataset, start + offset, record=records[offset])
+            if failure is not None:
+                failures[start + offset] = failure
+        return _Chunk(place, start, records, failures)
+
+
+def _measure(dataset: Dataset, index: int, *, record: np.void) -> Failure | None:
+    """Fill in the record, or say why that is impossible."""
+    try:
+        data = dataset.read(index)
+    except Exception as error:  # a source may fail in any way, and no way may end the examination
+        return Failure("unreadable file", _describe(error))
+    try:
+        image = open_image(data)
+        pixels = image.pixels().permute(1, 2, 0).contiguous().numpy()
+    except BrokenImageError as error:
+        is_bomb = isinstance(error, ImageTooLargeError)
+        return Failure("decompression bomb" if is_bomb else "broken file", str(error))
+    except Exception as error:
+        return Failure("broken file", f"cannot be decoded: {_describe(error)}")
+    small = fingerprints.shrink(pixels)
+    record["height"], record["width"] = image.height, image.width
+    record["format"], record["mode"] = image.format.encode(), _mode_of(image.mode, data).encode()
+    record["is_animated"], record["is_turned"] = image.is_animated, _is_turned(data)
+    record["is_blank"] = _is_blank(small) and _is_blank(pixels)
+    record["digest"] = fingerprints.digest_pixels(pixels)
+    record["look"] = fingerprints.describe_look(small)
+    record["thumbnail"] = fingerprints.thumbnail_of(small)
+    record["is_whole"] = True
+    return None
+
+
+def _describe(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror[0].lower()}{error.strerror[1:]}"
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def _mode_of(mode: str, data: bytes | np.ndarray) -> str:
+    # Pillow calls a PNG of 16-bit colours "RGB": the number of bits stands in the header's 25th byte.
+    is_deep_png = isinstance(data, bytes) and data[:4] == b"\x89PNG" and data[24:25] == b"\x10"
+    return "16 bit" if is_deep_png or mode in ("I", "F") or mode.startswith("I;16") else mode
+
+
+def _is_turned(data: bytes | np.ndarray) -> bool:
+    """Whether the EXIF orientation is another than "as stored"."""
+    if isinstance(data, np.ndarray) or b"Exif" not in data[:4096]:
+        return False
+    with suppress(Exception), warnings.catch_warnings():  # the pixels are whole: a damaged note about them may be
+        warnings.simplefilter("ignore")
+        return Image.open(BytesIO(data)).getexif().get(_ORIENTATION_TAG, 1) in range(2, 9)
+    return False
+
+
+def _is_blank(pixels: np.ndarray) -> bool:
+    channels = pixels.reshape(-1, 3)
+    return bool((channels.max(axis=0).astype(int) - channels.min(axis=0) <= _BLANK_RANGE).all())
+
+
+def _keep(chunk: Any) -> Any:  # PyTorch takes whatever is collated for a list
+    return chunk
+
+
+def _use_one_thread(worker: int) -> None:
+    torch.set_num_threads(1)

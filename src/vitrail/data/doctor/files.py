@@ -1,0 +1,75 @@
+"""The three files that a check leaves: the page, the list for training to leave out, and everything for programs."""
+
+import csv
+import json
+import os
+from io import StringIO
+from pathlib import Path
+
+from vitrail.data.contract import Source
+from vitrail.data.doctor.findings import Case, Findings
+from vitrail.data.doctor.report import render
+from vitrail.data.quarantine import COLUMNS
+
+
+def write_files(findings: Findings, source: Source, *, folder: Path) -> Path:
+    """Write `report.html`, `quarantine.csv` and `findings.json` into the folder; gives the path of the report."""
+    report = folder / "report.html"
+    _replace(folder / "findings.json", as_json(findings))
+    _replace(folder / "quarantine.csv", _as_listing(findings))
+    _replace(report, render(findings, source))
+    return report
+
+
+def as_json(findings: Findings) -> str:
+    """Everything that was found, for programs."""
+    record = {
+        "name": findings.name,
+        "root": findings.root,
+        "is_fit": findings.is_fit,
+        "verdict": findings.verdict,
+        "splits": [
+            {
+                "split": split.split,
+                "images": split.num_images,
+                "median_size": split.median_size,
+                "classes": dict(zip(findings.classes, split.class_counts, strict=True)),
+            }
+            for split in findings.splits
+        ],
+        "findings": [
+            {
+                "problem": finding.problem,
+                "severity": finding.severity.value,
+                "count": finding.count,
+                "unit": finding.unit,
+                "cases": [_as_record(case) for case in finding.cases],
+            }
+            for finding in findings.findings
+        ],
+    }
+    return json.dumps(record, indent=1)
+
+
+def _as_record(case: Case) -> dict[str, object]:
+    # Only what is known of a place: a class has no split, a broken file no size.
+    places = [{key: value for key, value in vars(place).items() if value not in ("", None)} for place in case.places]
+    return {"detail": case.detail, "places": places}
+
+
+def _as_listing(findings: Findings) -> str:
+    text = StringIO(newline="")
+    writer = csv.writer(text)
+    writer.writerow(COLUMNS)
+    writer.writerows(findings.quarantined)
+    return text.getvalue()
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write a file in one go: whoever looks at it sees the old one or the new one, never half of it."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.write_text(text, encoding="utf-8", errors="surrogateescape", newline="")
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
