@@ -21,7 +21,7 @@ ARROWS: dict[str, set[str]] = {
     "deploy": {"layers", "models"},
     "data": set(),
     "objectives": {"models", "data"},
-    "evaluation": {"data"},
+    "evaluation": {"layers", "models", "data"},
     "training": {"layers", "models", "weights", "data", "objectives", "evaluation"},
     "cli": {"vitrail", "layers", "models", "weights", "deploy", "data", "objectives", "evaluation", "training"},
 }

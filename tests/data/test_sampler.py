@@ -94,6 +94,17 @@ def test_shards_are_shuffled_a_few_at_a_time_and_nothing_is_lost() -> None:
     assert not set(window) & set(groups[order[160:320]])
 
 
+def test_samples_drawn_by_weight_come_as_often_as_it_says_and_each_time_as_another_view() -> None:
+    weights = np.array([1.0] * 90 + [9.0] * 10)
+    samples = [sample for batch in steps(Sampler(100, batch_size=50, weights=weights)) for sample in batch]
+    assert 35 <= sum(sample.index >= 90 for sample in samples) <= 65
+    assert len(set(samples)) == len(samples)
+    repeated = [
+        sample for batch in steps(Sampler(90, batch_size=45, weights=weights[:90], num_repeats=3)) for sample in batch
+    ]
+    assert len(set(repeated)) == len(repeated)
+
+
 def test_a_bad_setting_is_named() -> None:
     with pytest.raises(ValueError, match="batch_size must be at least 1, not 0"):
         Sampler(10, batch_size=0)

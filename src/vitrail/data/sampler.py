@@ -52,6 +52,7 @@ class Sampler:
         num_repeats: int = 1,
         is_training: bool = True,
         groups: np.ndarray | None = None,
+        weights: np.ndarray | None = None,
     ) -> None:
         for name, value in (
             ("num_samples", num_samples),
@@ -69,6 +70,7 @@ class Sampler:
         self.num_repeats = num_repeats
         self.is_training = is_training  # shuffled, whole batches only; otherwise in order, every sample once
         self.groups = groups  # the tar shard of each sample, where reading in order matters
+        self.weights = weights  # how often each sample is drawn, relative to others; None: once an epoch
 
     @property
     def num_steps(self) -> int:
@@ -85,8 +87,9 @@ class Sampler:
     def epoch(self, number: int, *, start_step: int = 0) -> Iterator[list[Sample]]:
         """This rank's batches of an epoch, from `start_step` on."""
         order = self.order(number)
+        turns = _count_turns(order)
         for step in range(start_step, self.num_steps):
-            batch = self._batch(order, epoch=number, start=step * self.batch_size)
+            batch = self._batch(order, turns, epoch=number, start=step * self.batch_size)
             for part in self._parts(len(batch)):
                 yield batch[part]
 
@@ -95,6 +98,8 @@ class Sampler:
         if not self.is_training:
             return np.arange(self.num_samples)
         generator = Draws(self.seed, epoch, "order").array()
+        if self.weights is not None:
+            return generator.choice(self.num_samples, self.num_samples, p=self.weights / self.weights.sum())
         if self.groups is None:
             return generator.permutation(self.num_samples)
         names = generator.permutation(np.unique(self.groups))
@@ -103,11 +108,15 @@ class Sampler:
             [generator.permutation(np.flatnonzero(np.isin(self.groups, window))) for window in windows]
         )
 
-    def _batch(self, order: np.ndarray, *, epoch: int, start: int) -> list[Sample]:
+    def _batch(self, order: np.ndarray, turns: np.ndarray, *, epoch: int, start: int) -> list[Sample]:
         """One global batch: first the first views of its images, then the second views, and so on."""
         stop = min(start + self.batch_size, self.num_samples)
         places = sorted(range(start, stop), key=lambda place: place % self.num_repeats)
-        return [Sample(epoch, int(order[place // self.num_repeats]), place % self.num_repeats) for place in places]
+        samples = []
+        for place in places:
+            image, repeat = divmod(place, self.num_repeats)
+            samples.append(Sample(epoch, int(order[image]), int(turns[image]) * self.num_repeats + repeat))
+        return samples
 
     def _parts(self, length: int) -> list[slice]:
         """This rank's micro-batches of a global batch, none of them empty."""
@@ -118,3 +127,13 @@ class Sampler:
         ]
         parts = [slice(start, stop) for start, stop in zip(cuts, [*cuts[1:], mine.stop], strict=True)]
         return [part for part in parts if part.stop > part.start]
+
+
+def _count_turns(order: np.ndarray) -> np.ndarray:
+    """How often the sample at each place has come before in the epoch: 0 but where samples are drawn by weight."""
+    by_sample = np.argsort(order, kind="stable")
+    is_first = np.diff(order[by_sample], prepend=-1) != 0
+    starts = np.flatnonzero(is_first)
+    turns = np.empty_like(by_sample)
+    turns[by_sample] = np.arange(len(order)) - starts[np.cumsum(is_first) - 1]
+    return turns
