@@ -155,6 +155,15 @@ def test_a_broken_file_is_replaced_counted_and_listed(tmp_path: Path) -> None:
     assert sorted(line.split(",")[2] for line in listing[1:]) == ["broken", "broken", "unreadable"]
 
 
+def test_evaluation_leaves_broken_files_out_and_counts_no_image_twice(tmp_path: Path) -> None:
+    dataset = write_images(tmp_path, count=12, broken=(1, 4, 5, 6, 7))
+    quarantine = Quarantine(QuarantineSettings(max_share=0.5))
+    sampler = Sampler(12, batch_size=4, is_training=False)
+    loader = Loader(dataset, transform=JitteredCrop(), sampler=sampler, quarantine=quarantine)
+    assert [batch.indices.tolist() for batch in loader.epoch(0)] == [[0, 2, 3], [8, 9, 10, 11]]
+    assert quarantine.num_broken == 5
+
+
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_too_many_broken_files_end_the_epoch_with_one_line(tmp_path: Path, num_workers: int) -> None:
     dataset = write_images(tmp_path, broken=(1, 2))

@@ -28,8 +28,8 @@ class Transform(Protocol):
 class Loader:
     """Batches of a data set, epoch by epoch.
 
-    What a batch holds follows from the sampler's seed, the epoch and the step alone. Broken samples are replaced by
-    others, also chosen by their key, and reported to the quarantine.
+    What a batch holds follows from the sampler's seed, the epoch and the step alone. Broken samples are reported to the
+    quarantine; in training others take their place, also chosen by their key, in evaluation they are left out.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Loader:
         self.quarantine = quarantine or Quarantine()
         self._batches = _BatchesOfEpoch(sampler)
         self._loader = DataLoader(
-            _Maker(dataset, transform=transform, seed=sampler.seed, level=level, num_views=num_views),
+            _Maker(dataset, transform=transform, sampler=sampler, level=level, num_views=num_views),
             batch_sampler=self._batches,
             collate_fn=_keep,
             num_workers=num_workers,
@@ -71,15 +71,17 @@ class Loader:
         for made in self._loader:
             if isinstance(made, _Failure):
                 raise ValueError(made.message)
-            self.quarantine.account(made.problems, num_readings=len(made.batch.indices) + len(made.problems))
-            yield made.batch
+            num_images = 0 if made.batch is None else len(made.batch.indices)
+            self.quarantine.account(made.problems, num_readings=num_images + len(made.problems))
+            if made.batch is not None:
+                yield made.batch
         self.quarantine.judge()
 
 
 class _Made(NamedTuple):
     """What a worker sends."""
 
-    batch: Batch
+    batch: Batch | None  # None where no sample of it could be read
     problems: list[Problem]
 
 
@@ -103,35 +105,44 @@ class _BatchesOfEpoch:
 class _Maker(TorchDataset):
     """Makes whole batches: what runs in the workers."""
 
-    def __init__(self, dataset: Dataset, *, transform: Transform, seed: int, level: str | None, num_views: int) -> None:
-        self.dataset, self.transform, self.seed, self.num_views = dataset, transform, seed, num_views
+    def __init__(
+        self, dataset: Dataset, *, transform: Transform, sampler: Sampler, level: str | None, num_views: int
+    ) -> None:
+        self.dataset, self.transform, self.num_views = dataset, transform, num_views
+        self.seed, self.is_training = sampler.seed, sampler.is_training
         self.labels = dataset.level(level).labels
 
     def __getitems__(self, samples: Sequence[Sample]) -> _Made | _Failure:
         problems: list[Problem] = []
-        indices, stack = [], None
-        for place, sample in enumerate(samples):
+        indices: list[int] = []
+        stack = None
+        for sample in samples:
             made = self._make(sample, problems)
-            if made is None:
+            if made is None and self.is_training:
                 return self._give_up(sample, problems[-1])
+            if made is None:  # an evaluation counts no image twice: a broken one is left out
+                continue
             index, views = made
-            indices.append(index)
             for number, pixels in enumerate(views):
                 if stack is None:  # channels last in memory, as the pixels are
                     shape = (len(samples), self.num_views, *pixels.shape[1:], pixels.shape[0])
                     stack = torch.empty(shape, dtype=torch.uint8).movedim(-1, 2)
-                stack[place, number] = pixels
-        assert stack is not None
-        images = stack if self.num_views > 1 else stack[:, 0]
+                stack[len(indices), number] = pixels
+            indices.append(index)
+        if stack is None:
+            return _Made(None, problems)
+        images = stack[: len(indices)] if self.num_views > 1 else stack[: len(indices), 0]
         return _Made(Batch(images, self._targets(indices), torch.tensor(indices)), problems)
 
     def _make(self, sample: Sample, problems: list[Problem]) -> tuple[int, list[Tensor]] | None:
         """The views of a sample or of the one that replaces it, with its index; None when none could be read."""
         index = sample.index
         replacements = Draws(self.seed, sample.epoch, sample.index, sample.view, "replacement")
-        for _ in range(1 + _MAX_REPLACEMENTS):
+        for _ in range(1 + (_MAX_REPLACEMENTS if self.is_training else 0)):
             try:
                 image = open_image(self.dataset.read(index))
+                if self.num_views > 1:  # decoded once for all of them
+                    image = open_image(image.pixels().permute(1, 2, 0).numpy())
                 first = sample.view * self.num_views
                 keys = [(self.seed, sample.epoch, index, view) for view in range(first, first + self.num_views)]
                 return index, [self.transform(image, Draws(*key)) for key in keys]
