@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from vitrail.data.datasets import open_dataset
     from vitrail.deploy import fold
     from vitrail.models.catalog import create_model, list_models
     from vitrail.models.complexity import complexity
@@ -21,6 +22,7 @@ __all__ = [
     "list_models",
     "load_model",
     "load_weights",
+    "open_dataset",
     "save_model",
     "to_timm",
 ]
@@ -34,6 +36,7 @@ _HOMES = {
     "list_models": "vitrail.models.catalog",
     "load_model": "vitrail.weights",
     "load_weights": "vitrail.weights",
+    "open_dataset": "vitrail.data.datasets",
     "save_model": "vitrail.weights",
     "to_timm": "vitrail.weights",
 }
