@@ -81,6 +81,17 @@ def test_stages_change_the_recipe_one_by_one() -> None:
     assert Recipe().num_stages == 1
 
 
+def test_a_key_that_stages_set_is_changed_in_the_stage() -> None:
+    recipe = changed("stages=[{epochs: 400}, {epochs: 20, lr: 1e-5}]")
+    assert stage_of(change(recipe, {"stages.1.optimizer.lr": 1e-4}), 1).optimizer.lr == 1e-4
+    assert stage_of(change(recipe, {"stages.0.batch_size": 64}), 0).batch_size == 64
+    assert stage_of(change(recipe, {"batch_size": 64}), 1).batch_size == 64
+    with pytest.raises(ValueError, match=r"epochs is set by the stages .*: change stages\.0\.epochs instead"):
+        change(recipe, {"epochs": 3})
+    with pytest.raises(ValueError, match="there is no stage 2; this recipe has 2, counted from 0"):
+        change(recipe, {"stages.2.epochs": 3})
+
+
 def test_every_short_key_stands_for_a_key_and_all_are_documented() -> None:
     assert set(SHORT_KEYS.values()) <= set(all_keys())
     with pytest.raises(ValueError, match="frozen"):

@@ -131,7 +131,7 @@ class ScheduleSettings(Section):
     kind: Literal["cosine", "step", "constant"] = "cosine"
     """its course after the warmup"""
     warmup_epochs: NonNegativeFloat = 5.0
-    """of linear growth; at most a fifth of a shortened run"""
+    """of linear growth; at most half of the run"""
     warmup_lr: NonNegativeFloat = 1e-6
     """where the warmup begins"""
     min_lr: NonNegativeFloat = 1e-5

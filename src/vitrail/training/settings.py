@@ -44,6 +44,11 @@ def change(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
     content = recipe.model_dump()
     for key, value in changes.items():
         *sections, last = SHORT_KEYS.get(key, key).split(".")
+        if sections[:1] == ["stages"] and len(sections) > 1:
+            _change_stage(content, key, value)
+            continue
+        if taken := _stages_that_set(recipe, key):
+            raise ValueError(f"{key} is set by the stages of this recipe: change stages.{taken[0]}.{key} instead")
         place: Any = content
         for section in sections:
             place = place.get(section) if isinstance(place, dict) else None
@@ -55,6 +60,26 @@ def change(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
             raise ValueError(f"{key} is a group of settings: set one of them, such as {inner}")
         place[last] = value
     return make_recipe(content, label=", ".join(f"{key}={value}" for key, value in changes.items()))
+
+
+def _change_stage(content: dict[str, Any], key: str, value: Any) -> None:
+    _, number, *rest = key.split(".")
+    stages = content["stages"]
+    if not number.isdigit() or int(number) >= len(stages):
+        raise ValueError(f"{key}: there is no stage {number}; this recipe has {len(stages)}, counted from 0")
+    wanted = ".".join(rest)
+    stage = stages[int(number)]
+    same = [known for known in stage if SHORT_KEYS.get(known, known) == SHORT_KEYS.get(wanted, wanted)]
+    stage[same[0] if same else wanted] = value
+
+
+def _stages_that_set(recipe: Recipe, key: str) -> list[int]:
+    full = SHORT_KEYS.get(key, key)
+    return [
+        number
+        for number, stage in enumerate(recipe.stages)
+        if any(SHORT_KEYS.get(known, known) == full for known in stage)
+    ]
 
 
 def parse_assignments(words: Sequence[str]) -> dict[str, Any]:

@@ -1,0 +1,138 @@
+"""List the recipes, show one as YAML with a comment beside each key, or copy one to change it."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from vitrail.recipes import Entry
+    from vitrail.training.recipe import Recipe
+
+SUMMARY = "list, show and copy the training recipes"
+
+_USAGE = "vitrail recipes [PATTERN] | show NAME|FILE | cp NAME|FILE NEW.yaml"
+_COLUMNS = ("recipe", "model", "epochs", "image", "top-1", "about")
+_EXPENDABLE = ("about", "model")  # what a narrow terminal goes without, first to last
+_LEFT_ALIGNED = ("recipe", "model", "about")
+_GAP = "  "
+_LEGEND = """\
+Top-1 in %, as published for the recipe. Several numbers: one a stage.
+Next: `vitrail recipes show NAME`, or `vitrail train NAME data=FOLDER out=RUN`."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what `vitrail recipes` takes."""
+    parser.usage = _USAGE
+    parser.add_argument(
+        "words",
+        nargs="*",
+        metavar="WORD",
+        help="a pattern like 'deit3*' (default: all); or show and a recipe; or cp, a recipe and a new file",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Do what the first word says; anything but show and cp is a pattern."""
+    match arguments.words:
+        case ["show", name]:
+            print(_describe(name), end="")
+        case ["cp", name, target]:
+            print(_copy(name, Path(target)))
+        case ["show" | "cp", *_]:
+            raise ValueError(f"write {_USAGE}")
+        case []:
+            print(_list("*"))
+        case [pattern]:
+            print(_list(pattern))
+        case [first, *_]:
+            raise ValueError(f"one pattern at a time, or show, or cp, before {first!r}: {_USAGE}")
+    return 0
+
+
+def _describe(name: str) -> str:
+    """A recipe as YAML, after what is known about it."""
+    from vitrail.recipes import RECIPES, find_recipe
+    from vitrail.training.settings import write_yaml
+
+    text = write_yaml(find_recipe(name))
+    if name not in RECIPES:
+        return text
+    about = "".join(f"# {line}".rstrip() + "\n" for line in RECIPES[name].about.splitlines())
+    return f"{about}\n{text}"
+
+
+def _copy(name: str, target: Path) -> str:
+    from vitrail.recipes import RECIPE_EXTENSIONS
+
+    text = _describe(name)
+    if target.suffix.lower() not in RECIPE_EXTENSIONS:
+        raise ValueError(f"the file of a recipe ends in .yaml: vitrail recipes cp {name} {target}.yaml")
+    try:
+        with target.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise ValueError(f"{target} exists already: choose another name, or remove it first") from None
+    except OSError as error:
+        raise ValueError(f"cannot write {target}: {error.strerror}") from None
+    return f"{target} is a copy of {name}. Change it, then: vitrail train {target} data=FOLDER out=runs/{target.stem}"
+
+
+def _list(pattern: str) -> str:
+    from rich.console import Console
+    from rich.text import Text
+
+    from vitrail.recipes import RECIPES, explain_unknown, get_recipe, list_recipes
+
+    names = list_recipes(pattern)
+    if not names and list_recipes(f"{pattern}*"):
+        raise ValueError(f"no recipe is named {pattern!r}; did you mean '{pattern}*'?")
+    if not names:
+        raise ValueError(explain_unknown(pattern.replace("*", "")))
+    console = Console(soft_wrap=True)  # a line too long for the terminal is never cut
+    rows = [_row(get_recipe(name), RECIPES[name]) for name in names]
+    with console.capture() as capture:
+        for line, style in _lay_out(rows, width=console.width if console.is_terminal else None):
+            console.print(Text(line, style=style))
+    return f"{capture.get()}\n{_LEGEND}"
+
+
+def _row(recipe: "Recipe", entry: "Entry") -> dict[str, str]:
+    from vitrail.training.settings import stage_of
+
+    stages = [stage_of(recipe, number) for number in range(recipe.num_stages)]
+    return {
+        "recipe": recipe.name,
+        "model": recipe.model.name,
+        "epochs": ",".join(f"{stage.epochs:g}" for stage in stages),
+        "image": ",".join(str(stage.image_size) for stage in stages),
+        "top-1": "" if entry.top1 is None else f"{entry.top1:.1f}",
+        "paper": entry.function.__module__,  # not shown: it parts the table
+        "about": entry.about.partition("\n")[0].rstrip("."),
+    }
+
+
+def _lay_out(rows: "Sequence[dict[str, str]]", *, width: int | None) -> "Iterator[tuple[str, str]]":
+    """The table's lines and their styles, at most `width` wide where that can be done."""
+    heading = {column: column for column in _COLUMNS}
+    widths = {column: max(len(row[column]) for row in (heading, *rows)) for column in _COLUMNS}
+    for column in _EXPENDABLE:
+        if width is None or sum(widths.values()) + len(_GAP) * (len(widths) - 1) <= width:
+            break
+        del widths[column]
+
+    def join(row: dict[str, str]) -> str:
+        cells = (
+            row[name].ljust(size) if name in _LEFT_ALIGNED else row[name].rjust(size) for name, size in widths.items()
+        )
+        return _GAP.join(cells).rstrip()
+
+    yield join(heading), "bold"
+    yield "-" * (sum(widths.values()) + len(_GAP) * (len(widths) - 1)), ""
+    previous = rows[0]
+    for row in rows:
+        if row["paper"] != previous["paper"]:
+            yield "", ""
+        yield join(row), ""
+        previous = row

@@ -1,0 +1,208 @@
+"""Every training procedure of the papers by name: one file a paper, and the one table of them all.
+
+Nothing here imports torch. A recipe is data: functions return a frozen `Recipe`, and do nothing else.
+"""
+
+import difflib
+import fnmatch
+import inspect
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from vitrail.recipes import cait, deit, deit3, patchconvnet, resmlp, resnet, small, three_things, transfer, vit
+from vitrail.training.recipe import Recipe
+from vitrail.training.settings import read_recipe
+
+RECIPE_EXTENSIONS = (".yaml", ".yml")
+
+
+class Entry(NamedTuple):
+    """One row of the table."""
+
+    function: Callable[..., Recipe]
+    arguments: tuple[str, ...] = ()
+    top1: float | None = None  # published, in percent, on the data the recipe ends with; None: not published
+
+    @property
+    def about(self) -> str:
+        """What the function says of itself: what it trains, its command, cost, published result and ours."""
+        return inspect.cleandoc(self.function.__doc__ or "")
+
+
+RECIPES: Mapping[str, Entry] = {
+    "small": Entry(small.small),
+    # DeiT
+    "deit_tiny": Entry(deit.deit, ("tiny",), 72.2),
+    "deit_small": Entry(deit.deit, ("small",), 79.8),
+    "deit_base": Entry(deit.deit, ("base",), 81.8),
+    "deit_base_384": Entry(deit.deit_base_384, (), 83.1),
+    # CaiT
+    "cait_xxs24": Entry(cait.cait, ("xxs24",), 77.6),
+    "cait_xxs36": Entry(cait.cait, ("xxs36",), 79.1),
+    "cait_xs24": Entry(cait.cait, ("xs24",), 81.8),
+    "cait_xs36": Entry(cait.cait, ("xs36",), 82.6),
+    "cait_s24": Entry(cait.cait, ("s24",), 82.7),
+    "cait_s36": Entry(cait.cait, ("s36",), 83.3),
+    "cait_s48": Entry(cait.cait, ("s48",), 83.5),
+    "cait_m24": Entry(cait.cait, ("m24",), 83.4),
+    "cait_m36": Entry(cait.cait, ("m36",), 83.8),
+    "cait_m48": Entry(cait.cait, ("m48",)),
+    "cait_xxs24_384": Entry(cait.cait_384, ("xxs24",), 80.4),
+    "cait_xxs36_384": Entry(cait.cait_384, ("xxs36",), 81.8),
+    "cait_xs24_384": Entry(cait.cait_384, ("xs24",), 83.8),
+    "cait_xs36_384": Entry(cait.cait_384, ("xs36",), 84.3),
+    "cait_s24_384": Entry(cait.cait_384, ("s24",), 84.3),
+    "cait_s36_384": Entry(cait.cait_384, ("s36",), 85.0),
+    "cait_s48_384": Entry(cait.cait_384, ("s48",), 85.1),
+    "cait_m24_384": Entry(cait.cait_384, ("m24",), 84.5),
+    "cait_m36_384": Entry(cait.cait_384, ("m36",), 84.9),
+    # ResMLP
+    "resmlp_s12": Entry(resmlp.resmlp, ("s12",), 76.6),
+    "resmlp_s24": Entry(resmlp.resmlp, ("s24",), 79.4),
+    "resmlp_s36": Entry(resmlp.resmlp, ("s36",)),
+    "resmlp_b24": Entry(resmlp.resmlp, ("b24",), 81.0),
+    "resmlp_s12_p14": Entry(resmlp.resmlp, ("s12_p14",), 76.9),
+    "resmlp_s12_p8": Entry(resmlp.resmlp, ("s12_p8",), 79.1),
+    "resmlp_b24_p8": Entry(resmlp.resmlp, ("b24_p8",), 81.0),
+    # PatchConvNet
+    "patchconvnet_s20": Entry(patchconvnet.patchconvnet, ("s20",), 78.7),
+    "patchconvnet_s36": Entry(patchconvnet.patchconvnet, ("s36",), 80.7),
+    "patchconvnet_s60": Entry(patchconvnet.patchconvnet, ("s60",), 82.1),
+    "patchconvnet_s120": Entry(patchconvnet.patchconvnet, ("s120",), 83.2),
+    "patchconvnet_b36": Entry(patchconvnet.patchconvnet, ("b36",), 82.8),
+    "patchconvnet_b60": Entry(patchconvnet.patchconvnet, ("b60",), 83.5),
+    "patchconvnet_b120": Entry(patchconvnet.patchconvnet, ("b120",), 84.1),
+    "patchconvnet_s60_384": Entry(patchconvnet.patchconvnet_384, ("s60",)),
+    "patchconvnet_s120_384": Entry(patchconvnet.patchconvnet_384, ("s120",)),
+    "patchconvnet_b60_384": Entry(patchconvnet.patchconvnet_384, ("b60",)),
+    "patchconvnet_b120_384": Entry(patchconvnet.patchconvnet_384, ("b120",)),
+    "patchconvnet_s60_21k": Entry(patchconvnet.patchconvnet_21k, ("s60",)),
+    "patchconvnet_b60_21k": Entry(patchconvnet.patchconvnet_21k, ("b60",)),
+    "patchconvnet_b120_21k": Entry(patchconvnet.patchconvnet_21k, ("b120",)),
+    "patchconvnet_l60_21k": Entry(patchconvnet.patchconvnet_21k, ("l60",)),
+    "patchconvnet_l120_21k": Entry(patchconvnet.patchconvnet_21k, ("l120",)),
+    "patchconvnet_s60_21k_to_1k": Entry(patchconvnet.patchconvnet_21k_to_1k, ("s60",), 82.9),
+    "patchconvnet_b60_21k_to_1k": Entry(patchconvnet.patchconvnet_21k_to_1k, ("b60",), 85.0),
+    "patchconvnet_b120_21k_to_1k": Entry(patchconvnet.patchconvnet_21k_to_1k, ("b120",), 86.0),
+    "patchconvnet_l60_21k_to_1k": Entry(patchconvnet.patchconvnet_21k_to_1k, ("l60",), 85.6),
+    "patchconvnet_l120_21k_to_1k": Entry(patchconvnet.patchconvnet_21k_to_1k, ("l120",), 86.1),
+    "patchconvnet_s60_21k_to_1k_384": Entry(patchconvnet.patchconvnet_21k_to_1k_384, ("s60",), 84.6),
+    "patchconvnet_b60_21k_to_1k_384": Entry(patchconvnet.patchconvnet_21k_to_1k_384, ("b60",), 86.1),
+    "patchconvnet_b120_21k_to_1k_384": Entry(patchconvnet.patchconvnet_21k_to_1k_384, ("b120",), 86.9),
+    "patchconvnet_l60_21k_to_1k_384": Entry(patchconvnet.patchconvnet_21k_to_1k_384, ("l60",), 86.4),
+    "patchconvnet_l120_21k_to_1k_384": Entry(patchconvnet.patchconvnet_21k_to_1k_384, ("l120",), 87.1),
+    # ResNet
+    "a1": Entry(resnet.a1, (), 80.4),
+    "a2": Entry(resnet.a2, (), 79.9),
+    "a3": Entry(resnet.a3, (), 78.1),
+    "t2": Entry(resnet.t2, (), 80.4),
+    "resnet_old": Entry(resnet.resnet_old, (), 76.2),
+    "resnet_strong": Entry(resnet.resnet_strong, (), 79.3),
+    "resmlp_s12_old": Entry(resnet.resmlp_s12_old, (), 69.2),
+    # ViT before DeiT III
+    "vit_original": Entry(vit.vit_original, (), 77.9),
+    "steiner": Entry(vit.steiner),
+    "three_things_300_ti12": Entry(three_things.three_things_300, ("ti12",), 72.7),
+    "three_things_300_s12": Entry(three_things.three_things_300, ("s12",), 79.7),
+    "three_things_300_b12": Entry(three_things.three_things_300, ("b12",), 82.2),
+    "three_things_300_l24": Entry(three_things.three_things_300, ("l24",), 83.0),
+    "three_things_300_b36": Entry(three_things.three_things_300, ("b36",), 82.9),
+    "three_things_300_b18x2": Entry(three_things.three_things_300, ("b18x2",), 83.3),
+    "three_things_400_ti12": Entry(three_things.three_things_400, ("ti12",), 73.5),
+    "three_things_400_s12": Entry(three_things.three_things_400, ("s12",), 80.7),
+    "three_things_400_b12": Entry(three_things.three_things_400, ("b12",), 82.7),
+    "three_things_400_l24": Entry(three_things.three_things_400, ("l24",), 84.0),
+    "three_things_400_b36": Entry(three_things.three_things_400, ("b36",), 84.1),
+    "three_things_400_b18x2": Entry(three_things.three_things_400, ("b18x2",), 84.1),
+    # DeiT III
+    "deit3_tiny_400": Entry(deit3.deit3_400, ("tiny",)),
+    "deit3_small_400": Entry(deit3.deit3_400, ("small",), 80.4),
+    "deit3_base_400": Entry(deit3.deit3_400, ("base",), 83.1),
+    "deit3_large_400": Entry(deit3.deit3_400, ("large",), 84.2),
+    "deit3_huge_400": Entry(deit3.deit3_400, ("huge",), 84.8),
+    "deit3_small_800": Entry(deit3.deit3_800, ("small",), 81.4),
+    "deit3_base_800": Entry(deit3.deit3_800, ("base",), 83.7),
+    "deit3_large_800": Entry(deit3.deit3_800, ("large",), 84.5),
+    "deit3_base_128_400": Entry(deit3.deit3_low, ("base", "128", "400"), 83.2),
+    "deit3_base_160_400": Entry(deit3.deit3_low, ("base", "160", "400"), 83.3),
+    "deit3_base_192_400": Entry(deit3.deit3_low, ("base", "192", "400"), 83.5),
+    "deit3_base_128_800": Entry(deit3.deit3_low, ("base", "128", "800"), 83.5),
+    "deit3_base_160_800": Entry(deit3.deit3_low, ("base", "160", "800"), 83.6),
+    "deit3_base_192_800": Entry(deit3.deit3_low, ("base", "192", "800"), 83.8),
+    "deit3_large_128_400": Entry(deit3.deit3_low, ("large", "128", "400"), 83.9),
+    "deit3_large_160_400": Entry(deit3.deit3_low, ("large", "160", "400"), 84.4),
+    "deit3_large_192_400": Entry(deit3.deit3_low, ("large", "192", "400"), 84.5),
+    "deit3_large_128_800": Entry(deit3.deit3_low, ("large", "128", "800"), 84.5),
+    "deit3_large_160_800": Entry(deit3.deit3_low, ("large", "160", "800"), 84.7),
+    "deit3_large_192_800": Entry(deit3.deit3_low, ("large", "192", "800"), 84.9),
+    "deit3_huge_126_400": Entry(deit3.deit3_low, ("huge", "126", "400"), 84.7),
+    "deit3_huge_154_400": Entry(deit3.deit3_low, ("huge", "154", "400"), 85.1),
+    "deit3_huge_182_400": Entry(deit3.deit3_low, ("huge", "182", "400"), 85.1),
+    "deit3_huge_126_800": Entry(deit3.deit3_low, ("huge", "126", "800"), 85.1),
+    "deit3_huge_154_800": Entry(deit3.deit3_low, ("huge", "154", "800"), 85.2),
+    "deit3_h52_126_400": Entry(deit3.deit3_billion, ("h52",), 84.9),
+    "deit3_h26x2_126_400": Entry(deit3.deit3_billion, ("h26x2",), 84.9),
+    "deit3_small_384": Entry(deit3.deit3_384, ("small",), 83.4),
+    "deit3_base_384": Entry(deit3.deit3_384, ("base",), 85.0),
+    "deit3_large_384": Entry(deit3.deit3_384, ("large",), 85.8),
+    "deit3_small_21k_90": Entry(deit3.deit3_21k_90, ("small",)),
+    "deit3_base_21k_90": Entry(deit3.deit3_21k_90, ("base",)),
+    "deit3_large_21k_90": Entry(deit3.deit3_21k_90, ("large",)),
+    "deit3_huge_21k_90": Entry(deit3.deit3_21k_90, ("huge",), 58.0),
+    "deit3_small_21k_240": Entry(deit3.deit3_21k_240, ("small",), 54.1),
+    "deit3_base_21k_240": Entry(deit3.deit3_21k_240, ("base",), 56.5),
+    "deit3_large_21k_240": Entry(deit3.deit3_21k_240, ("large",), 57.4),
+    "deit3_small_21k_to_1k": Entry(deit3.deit3_21k_to_1k, ("small",), 83.1),
+    "deit3_base_21k_to_1k": Entry(deit3.deit3_21k_to_1k, ("base",), 85.7),
+    "deit3_large_21k_to_1k": Entry(deit3.deit3_21k_to_1k, ("large",), 87.0),
+    "deit3_huge_21k_to_1k": Entry(deit3.deit3_21k_to_1k, ("huge",), 87.2),
+    "deit3_small_21k_to_1k_384": Entry(deit3.deit3_21k_to_1k_384, ("small",), 84.8),
+    "deit3_base_21k_to_1k_384": Entry(deit3.deit3_21k_to_1k_384, ("base",), 86.7),
+    "deit3_large_21k_to_1k_384": Entry(deit3.deit3_21k_to_1k_384, ("large",), 87.7),
+    "deit3_small_21k_pipeline": Entry(deit3.deit3_21k_pipeline, ("small",), 83.1),
+    "deit3_base_21k_pipeline": Entry(deit3.deit3_21k_pipeline, ("base",), 85.7),
+    "deit3_large_21k_pipeline": Entry(deit3.deit3_21k_pipeline, ("large",), 87.0),
+    "deit3_huge_21k_pipeline": Entry(deit3.deit3_21k_pipeline, ("huge",), 87.2),
+    "cait_b12": Entry(deit3.cait_b12, (), 83.3),
+    # Transfer
+    "transfer_cifar10": Entry(transfer.transfer, ("cifar10",), 99.2),
+    "transfer_cifar100": Entry(transfer.transfer, ("cifar100",), 92.2),
+    "transfer_flowers": Entry(transfer.transfer, ("flowers",), 98.8),
+    "transfer_cars": Entry(transfer.transfer, ("cars",), 93.5),
+    "transfer_inat18": Entry(transfer.transfer, ("inat18",), 77.1),
+    "transfer_inat19": Entry(transfer.transfer, ("inat19",), 80.6),
+    "transfer_resnet": Entry(transfer.transfer_resnet),
+}
+
+
+def list_recipes(pattern: str = "*") -> list[str]:
+    """Names that match a shell pattern such as "deit3_*", in the table's order."""
+    return [name for name in RECIPES if fnmatch.fnmatchcase(name, pattern.lower())]
+
+
+def get_recipe(name: str) -> Recipe:
+    """The recipe of that name; an unknown one is an error that offers the nearest names."""
+    if name not in RECIPES:
+        raise ValueError(explain_unknown(name))
+    entry = RECIPES[name]
+    return entry.function(*entry.arguments)
+
+
+def find_recipe(name_or_file: str) -> Recipe:
+    """The recipe of that name, or of a YAML file; a name goes before a file that is called the same."""
+    if name_or_file not in RECIPES and (
+        name_or_file.lower().endswith(RECIPE_EXTENSIONS) or Path(name_or_file).is_file()
+    ):
+        return read_recipe(Path(name_or_file))
+    return get_recipe(name_or_file)
+
+
+def explain_unknown(name: str) -> str:
+    """What to say of a name that is none."""
+    if starting := list_recipes(f"{name}*"):
+        near = starting[:3]
+    else:
+        near = difflib.get_close_matches(name.lower(), RECIPES, n=3, cutoff=0.5)
+    hint = f"did you mean {', '.join(near)}?" if near else "`vitrail recipes` lists them all; a file ends in .yaml"
+    return f"unknown recipe {name!r}: {hint}"

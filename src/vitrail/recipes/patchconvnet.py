@@ -1,0 +1,135 @@
+"""PatchConvNet (thesis 5.2.3 and 5.3.4): four trainings, told apart by data and resolution."""
+
+from vitrail.recipes.deit import SCHEDULE
+from vitrail.training.recipe import (
+    AugmentationSettings,
+    BlendSettings,
+    EvaluationSettings,
+    ModelSettings,
+    ObjectiveSettings,
+    OptimizerSettings,
+    Recipe,
+    RegularisationSettings,
+)
+from vitrail.training.settings import change
+
+# Table 5.8; L60 and L120 are not in it and take the values of B60 and B120.
+DROP_PATH = {
+    "s20": 0.0,
+    "s36": 0.05,
+    "s60": 0.15,
+    "s120": 0.2,
+    "b36": 0.2,
+    "b60": 0.3,
+    "b120": 0.4,
+    "l60": 0.3,
+    "l120": 0.4,
+}
+
+
+def patchconvnet(size: str) -> Recipe:
+    """PatchConvNet on ImageNet-1k.
+
+    Command: vitrail train patchconvnet_s60 data=imagenet:ROOT out=runs/patchconvnet_s60
+    Cost: not published.
+    Published: S20 78.7, S36 80.7, S60 82.1, S120 83.2, B36 82.8, B60 83.5, B120 84.1 % top-1 (thesis table 5.8).
+    Ours: not run.
+    """
+    return Recipe(
+        name=f"patchconvnet_{size}",
+        epochs=400.0,
+        batch_size=2048,
+        model=ModelSettings(name=f"patchconvnet_{size}"),
+        # "The RandAugment variant" of ResNet-strikes-back, whose strength is 7/0.5 (table 6.1). No erasing.
+        augmentation=AugmentationSettings(policy="rand", magnitude=7.0, magnitude_noise=0.5, repeats=3),
+        blend=BlendSettings(mixup=0.8, cutmix=1.0),
+        objective=ObjectiveSettings(smoothing=0.1),  # its strength is not printed: chapter 3's
+        # No gradient clipping, no averaging of weights.
+        optimizer=OptimizerSettings(name="lamb", lr=3e-3, weight_decay=0.01 if size.startswith("s") else 0.05),
+        schedule=SCHEDULE,  # a half-cosine; the rest is chapter 3's
+        regularisation=RegularisationSettings(drop_path=DROP_PATH[size]),
+        evaluation=EvaluationSettings(crop_ratio=1.0),
+    )
+
+
+def patchconvnet_384(size: str) -> Recipe:
+    """PatchConvNet fine-tuned at 384 pixels, from a run on ImageNet-1k.
+
+    Command: vitrail train patchconvnet_s60_384 data=imagenet:ROOT out=runs/patchconvnet_s60_384
+        init=runs/patchconvnet_s60
+    Cost: not published.
+    Published: not in the thesis for ImageNet-1k alone; after ImageNet-21k see patchconvnet_s60_21k_to_1k_384.
+    Ours: not run.
+    """
+    return change(
+        patchconvnet(size),
+        {
+            "name": f"patchconvnet_{size}_384",
+            "model.init": f"runs/patchconvnet_{size}",
+            "image_size": 384,
+            "epochs": 10.0,
+            "batch_size": 1024,
+            "augmentation.repeats": 1,
+            "optimizer.lr": 1e-5,
+            "optimizer.weight_decay": 0.01,
+            "regularisation.drop_path": reduced_drop_path(size),
+        },
+    )
+
+
+def patchconvnet_21k(size: str) -> Recipe:
+    """PatchConvNet on ImageNet-21k, the first half of 21k-to-1k.
+
+    Command: vitrail train patchconvnet_s60_21k data=IMAGENET21K out=runs/patchconvnet_s60_21k
+    Cost: not published.
+    Published: only what it gives after fine-tuning, see patchconvnet_s60_21k_to_1k.
+    Ours: not run.
+    """
+    return change(
+        patchconvnet(size),
+        {
+            "name": f"patchconvnet_{size}_21k",
+            "epochs": 90.0,
+            "augmentation.repeats": 1,  # repeated augmentation on ImageNet-1k only
+            "optimizer.weight_decay": 0.01,
+        },
+    )
+
+
+def patchconvnet_21k_to_1k(size: str) -> Recipe:
+    """PatchConvNet from ImageNet-21k to ImageNet-1k, at 224 pixels.
+
+    Command: vitrail train patchconvnet_s60_21k_to_1k data=imagenet:ROOT out=runs/patchconvnet_s60_21k_to_1k
+        init=runs/patchconvnet_s60_21k
+    Cost: not published.
+    Published: S60 82.9, B60 85.0, L60 85.6, B120 86.0, L120 86.1 % top-1 (thesis table 5.2).
+    Ours: not run.
+    """
+    return change(
+        patchconvnet_21k(size),
+        {
+            "name": f"patchconvnet_{size}_21k_to_1k",
+            "model.init": f"runs/patchconvnet_{size}_21k",
+            "epochs": 100.0,
+            "batch_size": 1024,
+            "optimizer.lr": 5e-4,
+            "regularisation.drop_path": reduced_drop_path(size),
+        },
+    )
+
+
+def patchconvnet_21k_to_1k_384(size: str) -> Recipe:
+    """PatchConvNet from ImageNet-21k to ImageNet-1k, at 384 pixels.
+
+    Command: vitrail train patchconvnet_s60_21k_to_1k_384 data=imagenet:ROOT out=runs/patchconvnet_s60_21k_to_1k_384
+        init=runs/patchconvnet_s60_21k
+    Cost: not published.
+    Published: S60 84.6, B60 86.1, L60 86.4, B120 86.9, L120 87.1 % top-1 (thesis table 5.2).
+    Ours: not run.
+    """
+    return change(patchconvnet_21k_to_1k(size), {"name": f"patchconvnet_{size}_21k_to_1k_384", "image_size": 384})
+
+
+def reduced_drop_path(size: str) -> float:
+    """Fine-tuning at higher resolution and from ImageNet-21k reduces stochastic depth by 0.1 (5.3.4)."""
+    return round(max(0.0, DROP_PATH[size] - 0.1), 2)

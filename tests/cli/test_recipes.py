@@ -1,0 +1,101 @@
+"""`vitrail recipes`: a table, a recipe as YAML, and a copy that never overwrites."""
+
+from pathlib import Path
+
+import pytest
+
+from vitrail.cli import main
+from vitrail.cli.recipes import _lay_out, _row
+from vitrail.recipes import RECIPES, get_recipe
+from vitrail.training.settings import read_recipe
+
+
+def lines_of(width: int | None) -> list[str]:
+    rows = [_row(get_recipe(name), entry) for name, entry in RECIPES.items()]
+    return [line for line, _ in _lay_out(rows, width=width)]
+
+
+def test_every_recipe_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["recipes"]) == 0
+    out = capsys.readouterr().out
+    assert set(RECIPES) <= {line.split()[0] for line in out.splitlines() if line}
+    assert "\x1b" not in out
+
+
+def test_a_line_tells_model_epochs_resolution_and_published_accuracy(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["recipes", "deit3_base_192_*"]) == 0
+    lines = [line.split()[:5] for line in capsys.readouterr().out.splitlines() if line.startswith("deit3")]
+    assert lines == [
+        ["deit3_base_192_400", "deit3_base", "400,20", "192,224", "83.5"],
+        ["deit3_base_192_800", "deit3_base", "800,20", "192,224", "83.8"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("width", "heading"), [(80, "recipe model epochs image top-1"), (60, "recipe epochs image top-1")]
+)
+def test_a_narrow_terminal_loses_columns_but_no_name(width: int, heading: str) -> None:
+    lines = lines_of(width)
+    assert lines[0].split() == heading.split()
+    assert max(map(len, lines)) <= width
+    assert set(RECIPES) <= {line.split()[0] for line in lines if line}
+
+
+def test_a_file_gets_every_column() -> None:
+    assert lines_of(None)[0].split() == ["recipe", "model", "epochs", "image", "top-1", "about"]
+
+
+def test_show_prints_what_is_known_and_yaml_that_can_be_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["recipes", "show", "deit_small"]) == 0
+    out = capsys.readouterr().out
+    assert "# Command: vitrail train deit_small data=imagenet:ROOT out=runs/deit_small\n" in out
+    assert "epochs: 300.0                       # passes over the training images\n" in out
+    (tmp_path / "shown.yaml").write_text(out, encoding="utf-8")
+    assert read_recipe(tmp_path / "shown.yaml") == get_recipe("deit_small")
+
+
+def test_show_takes_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "my.yaml"
+    path.write_text("epochs: 7\n", encoding="utf-8")
+    assert main(["recipes", "show", str(path)]) == 0
+    assert "epochs: 7.0  " in capsys.readouterr().out
+
+
+def test_cp_copies_and_says_what_to_do_next(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "my.yaml"
+    assert main(["recipes", "cp", "a2", str(path)]) == 0
+    assert capsys.readouterr().out == (
+        f"{path} is a copy of a2. Change it, then: vitrail train {path} data=FOLDER out=runs/my\n"
+    )
+    assert read_recipe(path) == get_recipe("a2")
+
+
+def test_cp_does_not_overwrite(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "my.yaml"
+    path.write_text("mine", encoding="utf-8")
+    assert main(["recipes", "cp", "a2", str(path)]) == 2
+    assert "exists already: choose another name, or remove it first" in capsys.readouterr().err
+    assert path.read_text(encoding="utf-8") == "mine"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["deit"], "no recipe is named 'deit'; did you mean 'deit*'?"),
+        (["deti_small*"], "unknown recipe 'deti_small': did you mean deit_small"),
+        (["show", "deit_smal"], "unknown recipe 'deit_smal': did you mean deit_small?"),
+        (["show"], "write vitrail recipes [PATTERN] | show NAME|FILE | cp NAME|FILE NEW.yaml"),
+        (["cp", "a2"], "write vitrail recipes [PATTERN] | show NAME|FILE | cp NAME|FILE NEW.yaml"),
+        (["cp", "a2", "mine"], "the file of a recipe ends in .yaml: vitrail recipes cp a2 mine.yaml"),
+        (["cp", "a2", "no/such/folder/my.yaml"], "cannot write no/such/folder/my.yaml: No such file or directory"),
+        (["deit*", "cait*"], "one pattern at a time"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["recipes", *words]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert said in err
+    assert err.count("\n") == 1

@@ -1,0 +1,336 @@
+"""Every recipe of the table is complete and can be built, and says what its paper prints."""
+
+import json
+import subprocess
+import sys
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from vitrail.models.build import FAMILIES
+from vitrail.models.catalog import TIMM_PREFIX, create_model, get_entry
+from vitrail.models.contract import config_from_settings
+from vitrail.models.timm_backbone import TimmSettings
+from vitrail.recipes import RECIPES, find_recipe, get_recipe, list_recipes
+from vitrail.training.build import make_schedule
+from vitrail.training.optimizer import OptimizerSettings
+from vitrail.training.recipe import Recipe
+from vitrail.training.reference_curves import list_curves, load_curve
+from vitrail.training.settings import read_recipe, stage_of, write_yaml
+
+# One name of each function: the first in the table.
+ONE_EACH = list({entry.function: name for name, entry in reversed(list(RECIPES.items()))}.values())
+
+
+def stages_of(name: str) -> list[Recipe]:
+    recipe = get_recipe(name)
+    return [stage_of(recipe, number) for number in range(recipe.num_stages)]
+
+
+def model_settings(recipe: Recipe) -> dict[str, Any]:
+    settings = {**recipe.model.settings, "image_size": recipe.image_size}
+    if recipe.regularisation.drop_path is not None:
+        settings["drop_path"] = recipe.regularisation.drop_path
+    return settings
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_has_the_name_of_its_row_and_is_read_back_from_yaml(name: str, tmp_path: Path) -> None:
+    recipe = get_recipe(name)
+    assert recipe.name == name
+    (tmp_path / "my.yaml").write_text(write_yaml(recipe), encoding="utf-8")
+    assert read_recipe(tmp_path / "my.yaml") == recipe
+    assert find_recipe(str(tmp_path / "my.yaml")) == recipe
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_model_takes_the_settings_of_every_stage(name: str) -> None:
+    for stage in stages_of(name):
+        if stage.model.name.startswith(TIMM_PREFIX):
+            config_from_settings(TimmSettings, stage.model.name, model_settings(stage))
+            continue
+        entry = get_entry(stage.model.name)
+        settings = {**entry.settings, **model_settings(stage)}
+        config = config_from_settings(FAMILIES[entry.family][0], entry.name, settings)
+        assert all(side % config.patch_size == 0 for side in config.size)
+
+
+@pytest.mark.parametrize("name", ONE_EACH)
+def test_the_model_can_be_built(name: str) -> None:
+    last = stages_of(name)[-1]
+    with torch.device("meta"):
+        model = create_model(last.model.name, num_classes=7, **model_settings(last))
+    assert model.config.image_size == last.image_size
+    assert model.config.drop_path == (last.regularisation.drop_path or 0.0)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_optimizer_and_schedule_take_the_settings_of_every_stage(name: str) -> None:
+    for stage in stages_of(name):
+        settings = stage.optimizer
+        OptimizerSettings(
+            name=settings.name,
+            lr=stage.lr,
+            weight_decay=settings.weight_decay,
+            betas=settings.betas,
+            eps=settings.eps,
+            momentum=settings.momentum,
+            layer_decay=settings.layer_decay,
+        )
+        schedule = make_schedule(stage, steps_per_epoch=10, total_steps=round(10 * stage.epochs))
+        assert max(map(schedule.lr_at, range(schedule.total_steps))) == pytest.approx(stage.lr)
+        # A highest rate below where the warmup begins or the cosine ends would have been lowered silently.
+        assert max(stage.schedule.warmup_lr, stage.schedule.min_lr) <= stage.lr * 1.0001
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_docstring_tells_command_cost_published_result_and_ours(name: str) -> None:
+    entry = RECIPES[name]
+    labels = [line.partition(":")[0].partition(",")[0] for line in entry.about.splitlines() if not line.startswith(" ")]
+    assert [label for label in labels[2:] if label] == ["Command", "Cost", "Published", "Ours"]
+    assert len(entry.about.splitlines()[0]) <= 90, "the first line is a cell of `vitrail recipes`"
+    if entry.top1 is not None:
+        assert f"{entry.top1:.1f}" in entry.about
+
+
+@pytest.mark.parametrize("name", ONE_EACH)
+def test_the_command_of_the_docstring_trains_a_recipe_of_the_same_function(name: str) -> None:
+    entry = RECIPES[name]
+    commanded = entry.about.partition("Command: vitrail train ")[2].split()[0]
+    assert RECIPES[commanded].function is entry.function
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_fine_tuning_starts_from_a_run_that_another_recipe_makes(name: str) -> None:
+    recipe = get_recipe(name)
+    if recipe.model.init is None:
+        return
+    earlier = get_recipe(recipe.model.init.removeprefix("runs/"))
+    assert earlier.model.name == recipe.model.name
+
+
+# Copied from the papers. Columns: epochs, batch, optimizer, lr at that batch, weight decay, warmup, smoothing, drop
+# path, repeats, clip, policy, magnitude, mixup, cutmix, erasing, jitter, crop ratio, loss.
+KEYS = (
+    *("epochs", "batch_size", "optimizer.name", "lr", "optimizer.weight_decay", "schedule.warmup_epochs"),
+    *("objective.smoothing", "regularisation.drop_path", "augmentation.repeats", "optimizer.clip"),
+    *("augmentation.policy", "augmentation.magnitude", "blend.mixup", "blend.cutmix", "augmentation.erasing"),
+    *("augmentation.colour_jitter", "evaluation.crop_ratio", "objective.loss"),
+)
+CE, BCE = "cross_entropy", "bce"
+ANY = object()  # says nothing, or has no meaning here
+PRINTED: dict[str, tuple[Any, ...]] = {
+    # thesis tables 3.9 and 6.1
+    "deit_base": (300, 1024, "adamw", 1e-3, 0.05, 5, 0.1, 0.1, 3, None, "rand", 9, 0.8, 1, 0.25, 0, 0.875, CE),
+    "vit_original": (300, 4096, "adamw", 3e-3, 0.1, ANY, 0.1, 0, 1, 1, None, ANY, 0, 0, 0, 0, 0.875, CE),
+    "steiner": (ANY, 4096, "adamw", 3e-3, 0.3, ANY, 0.1, ANY, 1, 1, "rand", ANY, ANY, 0, 0, 0, 0.875, CE),
+    "deit3_base_400": (400, 2048, "lamb", 3e-3, 0.02, 5, 0, 0.1, 3, 1, "three", ANY, 0.8, 1, 0, 0.3, 1, BCE),
+    "deit3_base_21k_90": (90, 2048, "lamb", 3e-3, 0.02, 5, 0.1, 0.1, 1, 1, "three", ANY, 0, 1, 0, 0.3, 1, CE),
+    "deit3_base_21k_to_1k": (50, 2048, "lamb", 3e-4, 0.02, 5, 0.1, 0.15, 1, 1, "three", ANY, 0, 1, 0, 0.3, 1, CE),
+    # 6.3.6
+    "deit3_base_384": (20, 512, "adamw", 1e-5, 0.1, 5, 0.1, 0.15, 1, None, "rand", 9, 0.8, 1, 0, 0, 1, CE),
+    # 3.7
+    "cait_s36": (400, 1024, "adamw", 1e-3, 0.05, 5, 0.1, 0.2, 3, None, "rand", 9, 0.8, 1, 0.25, 0, 1, CE),
+    # 4.3.1
+    "resmlp_s12": (400, ANY, "lamb", 5e-3, 0.2, 5, 0.1, ANY, 3, ANY, "rand", 9, 0.8, 1, 0.25, 0, 0.875, CE),
+    # 5.2.3
+    "patchconvnet_s60": (400, 2048, "lamb", 3e-3, 0.01, 5, 0.1, 0.15, 3, None, "rand", ANY, 0.8, 1, 0, 0, 1, CE),
+    "patchconvnet_b60": (400, 2048, "lamb", 3e-3, 0.05, 5, 0.1, 0.3, 3, None, "rand", ANY, 0.8, 1, 0, 0, 1, CE),
+    "patchconvnet_b60_384": (10, 1024, "lamb", 1e-5, 0.01, 5, 0.1, 0.2, 1, None, "rand", ANY, 0.8, 1, 0, 0, 1, CE),
+    "patchconvnet_b60_21k": (90, 2048, "lamb", 3e-3, 0.01, 5, 0.1, 0.3, 1, None, "rand", ANY, 0.8, 1, 0, 0, 1, CE),
+    "patchconvnet_s60_21k_to_1k": (
+        *(100, 1024, "lamb", 5e-4, ANY, 5, 0.1, 0.05, 1, None, "rand", ANY, 0.8, 1, 0, 0, 1, CE),
+    ),
+    # ResNet strikes back
+    "a1": (600, 2048, "lamb", 5e-3, 0.01, 5, 0.1, 0.05, 3, 1, "rand", 7, 0.2, 1, 0, 0, 0.95, BCE),
+    "a2": (300, 2048, "lamb", 5e-3, 0.02, 5, 0, 0.05, 3, 1, "rand", 7, 0.1, 1, 0, 0, 0.95, BCE),
+    "a3": (100, 2048, "lamb", 8e-3, 0.02, 5, 0, 0, 1, 1, "rand", 6, 0.1, 1, 0, 0, 0.95, BCE),
+    # Three things, section 2.2
+    "three_things_300_l24": (300, 2048, "lamb", 3e-3, 0.02, 5, 0, 0.4, 3, 1, "rand", 7, 0.1, 1, 0, 0, 0.95, BCE),
+    "three_things_400_s12": (400, 2048, "lamb", 4e-3, 0.02, 5, 0, 0.05, 3, 1, "rand", 7, 0.1, 1, 0, 0, 0.95, BCE),
+    # 2.4.6
+    "transfer_resnet": (240, 512, "sgd", 0.01, ANY, 0, 0, None, 1, None, "rand", ANY, 0, 0, ANY, 0, 0.875, CE),
+}
+
+
+@pytest.mark.parametrize("name", PRINTED)
+def test_values_are_those_of_the_tables(name: str) -> None:
+    recipe = get_recipe(name)
+    for key, printed in zip(KEYS, PRINTED[name], strict=True):
+        value: Any = recipe
+        for part in key.split("."):
+            value = getattr(value, part)
+        if printed is not ANY:
+            assert value == (pytest.approx(printed) if isinstance(printed, float) else printed), key
+
+
+# Table 3.16, drop path and LayerScale; table 3.15, top-1 at 224 and fine-tuned at 384.
+CAIT = {
+    "xxs24": (0.05, 1e-5, 77.6, 80.4),
+    "xxs36": (0.1, 1e-6, 79.1, 81.8),
+    "xs24": (0.05, 1e-5, 81.8, 83.8),
+    "xs36": (0.1, 1e-6, 82.6, 84.3),
+    "s24": (0.1, 1e-5, 82.7, 84.3),
+    "s36": (0.2, 1e-6, 83.3, 85.0),
+    "s48": (0.3, 1e-6, 83.5, 85.1),
+    "m24": (0.2, 1e-5, 83.4, 84.5),
+    "m36": (0.3, 1e-6, 83.8, 84.9),
+    "m48": (0.4, 1e-6, None, None),
+}
+
+
+@pytest.mark.parametrize("size", CAIT)
+def test_cait_has_its_own_drop_path_and_layer_scale(size: str) -> None:
+    recipe = get_recipe(f"cait_{size}")
+    drop_path, layer_scale, top1, top1_at_384 = CAIT[size]
+    assert recipe.regularisation.drop_path == drop_path
+    assert recipe.model.settings == {"layer_scale": layer_scale, "drop_path_schedule": "uniform"}
+    assert RECIPES[f"cait_{size}"].top1 == top1
+    assert top1_at_384 is None or RECIPES[f"cait_{size}_384"].top1 == top1_at_384
+
+
+@pytest.mark.parametrize("name", ["deit_base_384", "cait_s24_384"])
+def test_deit_and_cait_are_fine_tuned_at_a_constant_rate(name: str) -> None:
+    recipe = get_recipe(name)
+    assert (recipe.image_size, recipe.epochs, recipe.batch_size) == (384, 30, 512)
+    assert (recipe.schedule.kind, recipe.lr, recipe.optimizer.weight_decay) == ("constant", 5e-6, 1e-8)
+
+
+def test_deit_drops_more_in_deeper_layers_and_resmlp_does_not() -> None:
+    assert get_recipe("deit_small").model.settings["drop_path_schedule"] == "linear"
+    assert get_recipe("resmlp_s24").model.settings == {"layer_scale": 1e-5, "drop_path_schedule": "uniform"}
+
+
+# Table 6.14.
+@pytest.mark.parametrize(
+    ("size", "rate"), [("tiny", 0.0), ("small", 0.0), ("base", 0.1), ("large", 0.4), ("huge", 0.5)]
+)
+def test_deit3_has_the_drop_path_of_its_size(size: str, rate: float) -> None:
+    assert get_recipe(f"deit3_{size}_400").regularisation.drop_path == rate
+
+
+@pytest.mark.parametrize(
+    ("short_name", "long_name"),
+    [("deit3_base_400", "deit3_base_800"), ("deit3_huge_154_400", "deit3_huge_154_800")],
+)
+def test_800_epochs_add_005_of_drop_path_every_200_epochs_and_weight_decay(short_name: str, long_name: str) -> None:
+    short, long = stages_of(short_name)[0], stages_of(long_name)[0]
+    assert short.regularisation.drop_path is not None
+    assert long.regularisation.drop_path == pytest.approx(short.regularisation.drop_path + 2 * 0.05)
+    assert (short.optimizer.weight_decay, long.optimizer.weight_decay) == (0.02, 0.05)
+
+
+# Table 6.6 (and 6.9 for 192 pixels after 800 epochs): training resolution, epochs, top-1 at 224.
+@pytest.mark.parametrize(
+    ("size", "image_size", "epochs", "top1"),
+    [
+        *(("base", 128, 400, 83.2), ("base", 160, 400, 83.3), ("base", 192, 400, 83.5)),
+        *(("base", 128, 800, 83.5), ("base", 160, 800, 83.6), ("base", 192, 800, 83.8)),
+        *(("large", 128, 400, 83.9), ("large", 160, 400, 84.4), ("large", 192, 400, 84.5)),
+        *(("large", 128, 800, 84.5), ("large", 160, 800, 84.7), ("large", 192, 800, 84.9)),
+        *(("huge", 126, 400, 84.7), ("huge", 154, 400, 85.1), ("huge", 182, 400, 85.1)),
+        *(("huge", 126, 800, 85.1), ("huge", 154, 800, 85.2)),
+        *(("h52", 126, 400, 84.9), ("h26x2", 126, 400, 84.9)),
+    ],
+)
+def test_low_resolution_is_followed_by_20_epochs_at_224(size: str, image_size: int, epochs: int, top1: float) -> None:
+    name = f"deit3_{size}_{image_size}_{epochs}"
+    low, fine_tuned = stages_of(name)
+    assert (low.image_size, low.epochs, low.batch_size, low.optimizer.name) == (image_size, epochs, 2048, "lamb")
+    assert (fine_tuned.image_size, fine_tuned.epochs, fine_tuned.batch_size) == (224, 20, 512)
+    assert (fine_tuned.optimizer.name, fine_tuned.lr, fine_tuned.optimizer.weight_decay) == ("adamw", 1e-5, 0.1)
+    assert fine_tuned.augmentation.repeats == 1
+    assert RECIPES[name].top1 == top1
+
+
+def test_21k_then_1k_in_one_run_is_its_two_recipes() -> None:
+    first, second = stages_of("deit3_large_21k_pipeline")
+    same = {"name": "", "data": first.data, "model": first.model}
+    assert first.model_copy(update=same) == get_recipe("deit3_large_21k_240").model_copy(update=same)
+    assert second.model_copy(update=same) == get_recipe("deit3_large_21k_to_1k").model_copy(update=same)
+    assert (first.data.spec, second.data.spec) == (None, "imagenet")
+
+
+@pytest.mark.parametrize("name", list_curves())
+def test_every_published_curve_is_followed_by_a_recipe_of_its_settings_and_result(name: str) -> None:
+    followers = [
+        (stage, RECIPES[recipe].top1, number == len(stages_of(recipe)) - 1)
+        for recipe in RECIPES
+        for number, stage in enumerate(stages_of(recipe))
+        if stage.against == name
+    ]
+    assert followers
+    curve = load_curve(name)
+    published = json.loads((resources.files("vitrail.training") / "curves/deit3.json").read_text())[name]
+    for stage, top1, is_last in followers:
+        assert stage.batch_size == published["batch_size"]
+        assert stage.lr == published["lr"]
+        assert stage.optimizer.weight_decay == published["weight_decay"]
+        assert stage.regularisation.drop_path == published["drop_path"]
+        patch_size = 14 if curve.model == "deit3_huge" else 16
+        assert (stage.model.name, stage.epochs) == (curve.model, curve.epochs)
+        assert isinstance(stage.image_size, int)
+        assert stage.image_size // patch_size == curve.image_size // patch_size
+        if is_last:
+            assert curve.top1[-1] == pytest.approx(top1, abs=0.1)
+
+
+# Thesis 3.7.1.3 and table 3.19: learning rate over that of training, epochs, CaiT-S36.
+@pytest.mark.parametrize(
+    ("data", "divisor", "epochs", "top1"),
+    [
+        ("cifar10", 100, 1000, 99.2),
+        ("cifar100", 100, 1000, 92.2),
+        ("flowers", 10, 1000, 98.8),
+        ("cars", 10, 1000, 93.5),
+        ("inat18", 10, 360, 77.1),
+        ("inat19", 10, 360, 80.6),
+    ],
+)
+def test_transfer_divides_the_rate_and_changes_the_epochs(data: str, divisor: int, epochs: int, top1: float) -> None:
+    recipe = get_recipe(f"transfer_{data}")
+    assert recipe.lr == pytest.approx(1e-3 / divisor)
+    assert recipe.epochs == epochs
+    assert RECIPES[f"transfer_{data}"].top1 == top1
+
+
+def test_the_old_recipe_divides_the_rate_by_ten_every_30_epochs() -> None:
+    recipe = get_recipe("resnet_old")
+    schedule = make_schedule(recipe, steps_per_epoch=100, total_steps=9000)
+    assert [schedule.lr_at(step) for step in (0, 2999, 3000, 6000, 8999)] == pytest.approx(
+        [0.1, 0.1, 0.01, 0.001, 0.001]
+    )
+
+
+def test_a3_trains_at_160_and_tests_at_224() -> None:
+    recipe = get_recipe("a3")
+    assert (recipe.image_size, recipe.evaluation.image_size) == (160, 224)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("deit_smal", "unknown recipe 'deit_smal': did you mean deit_small?"),
+        ("cait_xxs", "unknown recipe 'cait_xxs': did you mean cait_xxs24, cait_xxs36, cait_xxs24_384?"),
+        ("quux", "unknown recipe 'quux': `vitrail recipes` lists them all; a file ends in .yaml"),
+        ("nothing.yaml", "cannot read the recipe nothing.yaml: No such file or directory"),
+    ],
+)
+def test_an_unknown_name_is_one_line_with_the_nearest(name: str, said: str) -> None:
+    with pytest.raises(ValueError) as error:  # noqa: PT011 the text is compared below
+        find_recipe(name)
+    assert str(error.value) == said
+
+
+def test_patterns_select_in_the_order_of_the_table() -> None:
+    assert list_recipes("DeiT_*") == ["deit_tiny", "deit_small", "deit_base", "deit_base_384"]
+    assert list_recipes() == list(RECIPES)
+
+
+def test_recipes_are_imported_without_torch() -> None:
+    program = "import sys; from vitrail.recipes import *; print(*{'torch', 'timm', 'numpy'} & set(sys.modules))"
+    finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert finished.stdout.split() == []
