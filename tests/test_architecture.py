@@ -22,8 +22,11 @@ ARROWS: dict[str, set[str]] = {
     "data": set(),
     "objectives": {"models", "data"},
     "evaluation": {"layers", "models", "data"},
-    "training": {"layers", "models", "weights", "data", "objectives", "evaluation"},
-    "cli": {"vitrail", "layers", "models", "weights", "deploy", "data", "objectives", "evaluation", "training"},
+    "training": {"vitrail", "layers", "models", "weights", "data", "objectives", "evaluation"},
+    "recipes": {"training"},
+    "cli": {
+        *("vitrail", "layers", "models", "weights", "deploy", "data", "objectives", "evaluation", "training", "recipes")
+    },
 }
 
 

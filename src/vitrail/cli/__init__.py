@@ -7,13 +7,15 @@ import sys
 from typing import NoReturn
 
 import vitrail
-from vitrail.cli import check, models
+from vitrail.cli import check, models, recipes, train
 
 # The one table of verbs. A verb is a module with `SUMMARY`, `add_arguments(parser)` and `run(arguments) -> int`; it
 # imports whatever is heavy inside `run`, so that help answers at once.
 VERBS = {
     "models": models,
+    "recipes": recipes,
     "check": check,
+    "train": train,
 }
 
 _BAD_USAGE = 2

@@ -1,0 +1,233 @@
+"""From a recipe to the parts of a run: data, model, transforms, objective, optimizer and schedule."""
+
+import logging
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from vitrail.data.augment import Augmentation, EvaluationView
+from vitrail.data.blend import Blend
+from vitrail.data.contract import Dataset, Level
+from vitrail.data.datasets import open_dataset
+from vitrail.data.policies import RandAugment
+from vitrail.models.catalog import create_model
+from vitrail.models.contract import Model
+from vitrail.objectives.supervised import Supervised, balance_weights
+from vitrail.training import optimizer as optimizers
+from vitrail.training.recipe import Recipe
+from vitrail.training.schedule import Schedule
+from vitrail.weights import load_weights
+
+_LOGGER = logging.getLogger(__name__)
+_MAX_WARMUP_SHARE = 0.5  # of a run that was made shorter than its recipe
+
+
+@dataclass(frozen=True, eq=False)
+class Data:
+    """What a run is trained and evaluated on."""
+
+    train: Dataset
+    val: Dataset
+    level: str  # the name of the labels that are trained on
+    coarse: str | None  # the name of coarser labels, if there are any
+    coarse_of: tuple[int, ...] | None  # the coarse class of each class
+
+    @property
+    def labels(self) -> Level:
+        """Classes and labels of the training images."""
+        return self.train.level(self.level)
+
+    def describe(self) -> dict[str, Any]:
+        """The content of classes.json."""
+        coarse = None
+        if self.coarse is not None and self.coarse_of is not None:
+            classes = self.train.level(self.coarse).classes
+            coarse = {"name": self.coarse, "classes": list(classes), "of": list(self.coarse_of)}
+        return {
+            "level": self.level,
+            "classes": list(self.labels.classes),
+            "coarse": coarse,
+            "num_train": len(self.train),
+            "num_val": len(self.val),
+        }
+
+
+def open_data(recipe: Recipe) -> Data:
+    """Both splits, without the samples in quarantine."""
+    settings = recipe.data
+    if settings.spec is None:
+        raise ValueError("no data given: add data=FOLDER, or the name of a data set such as data=fashion")
+    exclude = Path(settings.quarantine) if settings.quarantine else None
+    train = open_dataset(settings.spec, "train", val_share=settings.val_share, exclude=exclude)
+    if settings.val is None:
+        val = open_dataset(settings.spec, "val", val_share=settings.val_share, exclude=exclude)
+    else:
+        val = open_dataset(settings.val, "val", val_share=settings.val_share)
+    level = settings.level or next(iter(train.levels))
+    classes = train.level(level).classes
+    if val.level(level).classes != classes:
+        raise ValueError(
+            f"the classes of {val.name} ({settings.val}) are not those of {train.name}: they must be the same"
+        )
+    if len(classes) < 2:
+        raise ValueError(f"{train.name} has {len(classes)} class: there is nothing to tell apart")
+    coarse, coarse_of = find_coarse(train, level)
+    return Data(train, val, level, coarse, coarse_of)
+
+
+def find_coarse(dataset: Dataset, level: str) -> tuple[str | None, tuple[int, ...] | None]:
+    """The first labels that follow from those of `level` and are fewer, with the coarse class of each class."""
+    fine = dataset.level(level)
+    for name, coarse in dataset.levels.items():
+        if name == level or fine.is_multiple or coarse.is_multiple or len(coarse.classes) >= len(fine.classes):
+            continue
+        pairs = np.unique(np.stack([fine.labels, coarse.labels]), axis=1)
+        if len(np.unique(pairs[0])) == pairs.shape[1] == len(fine.classes):
+            return name, tuple(pairs[1].tolist())
+    return None, None
+
+
+def make_model(recipe: Recipe, *, num_classes: int) -> Model:
+    """The recipe's model, with the weights it starts from; the seed decides the initial ones."""
+    torch.manual_seed(recipe.seed)
+    settings: dict[str, Any] = {**recipe.model.settings, "num_classes": num_classes, "image_size": recipe.image_size}
+    if recipe.regularisation.drop_path is not None:
+        settings["drop_path"] = recipe.regularisation.drop_path
+    model = create_model(recipe.model.name, **settings)
+    if recipe.model.init is not None:
+        load_initial(model, recipe.model.init)
+    if recipe.evaluation.crop_ratio is not None:
+        model.preprocessing = replace(model.preprocessing, crop_ratio=recipe.evaluation.crop_ratio)
+    return model
+
+
+def load_initial(model: Model, source: str) -> None:
+    """Weights to start from; a classifier of other classes is left out."""
+    folder = Path(source)
+    place = str(folder / "model") if (folder / "model").is_dir() else source
+    try:
+        load_weights(model, place)
+        _LOGGER.info("weights from %s, with their classifier", place)
+    except ValueError as error:
+        try:
+            load_weights(model, place, reset_head=True)
+        except ValueError:
+            raise error from None
+        _LOGGER.info("weights from %s; its classifier is for other classes, so it starts anew", place)
+
+
+def make_augmentation(recipe: Recipe) -> Augmentation:
+    """The transform of training images."""
+    settings = recipe.augmentation
+    policy: Any = settings.policy
+    if policy == "rand":
+        policy = RandAugment(magnitude=settings.magnitude, noise=settings.magnitude_noise)
+    return Augmentation(
+        image_size=recipe.image_size,
+        crop=settings.crop,
+        scale=settings.scale,
+        ratio=settings.ratio,
+        interpolation=settings.interpolation,
+        flip=settings.flip,
+        policy=policy,
+        colour_jitter=settings.colour_jitter,
+        erasing=settings.erasing,
+    )
+
+
+def make_evaluation_view(recipe: Recipe, model: Model) -> EvaluationView:
+    """The transform of evaluation images."""
+    return EvaluationView(
+        image_size=recipe.evaluation.image_size or recipe.image_size,
+        crop_ratio=model.preprocessing.crop_ratio,
+        interpolation=model.preprocessing.interpolation,
+    )
+
+
+def make_blend(recipe: Recipe, *, num_classes: int) -> Blend | None:
+    """What mixes images and labels, or None where nothing does."""
+    settings, smoothing = recipe.blend, recipe.objective.smoothing
+    blend = Blend(
+        num_classes=num_classes,
+        mixup=settings.mixup,
+        cutmix=settings.cutmix,
+        switch=settings.switch,
+        probability=settings.probability,
+        smoothing=smoothing,
+        per=settings.per,
+    )
+    return blend if blend.is_mixing else None
+
+
+def make_objective(recipe: Recipe, labels: Level) -> Supervised:
+    """The loss."""
+    if labels.is_multiple and recipe.objective.loss != "bce":
+        raise ValueError("images of this data have several labels: set objective.loss=bce")
+    weights: Sequence[float] | None = None
+    if recipe.objective.class_weights:
+        weights = balance_weights(count_labels(labels).tolist())
+    return Supervised(
+        loss=recipe.objective.loss,
+        smoothing=recipe.objective.smoothing,
+        class_weights=None if weights is None else tuple(weights),
+    )
+
+
+def count_labels(labels: Level) -> np.ndarray:
+    """Images of each class."""
+    if labels.is_multiple:
+        return labels.labels.sum(axis=0)
+    return np.bincount(labels.labels, minlength=len(labels.classes))
+
+
+def make_optimizer(recipe: Recipe, model: Model) -> torch.optim.Optimizer:
+    """The optimizer at the recipe's highest learning rate."""
+    settings = recipe.optimizer
+    return optimizers.make_optimizer(
+        model,
+        optimizers.OptimizerSettings(
+            name=settings.name,
+            lr=recipe.lr,
+            weight_decay=settings.weight_decay,
+            betas=settings.betas,
+            eps=settings.eps,
+            momentum=settings.momentum,
+            layer_decay=settings.layer_decay,
+        ),
+    )
+
+
+def make_schedule(recipe: Recipe, *, steps_per_epoch: int, total_steps: int) -> Schedule:
+    """The learning rate of every step; a warmup that a short run has no room for is shortened."""
+    settings = recipe.schedule
+    warmup = min(round(settings.warmup_epochs * steps_per_epoch), int(_MAX_WARMUP_SHARE * total_steps))
+    is_step, is_cosine = settings.kind == "step", settings.kind == "cosine"
+    decay_steps = max(1, round((settings.decay_epochs or 30.0) * steps_per_epoch)) if is_step else None
+    return Schedule(
+        lr=recipe.lr,
+        total_steps=total_steps,
+        kind=settings.kind,
+        warmup_steps=warmup,
+        warmup_lr=min(settings.warmup_lr, recipe.lr),
+        min_lr=min(settings.min_lr, recipe.lr) if is_cosine else 0.0,
+        decay_steps=decay_steps,
+        decay_rate=settings.decay_rate if is_step else None,
+    )
+
+
+def balanced_weights(labels: Level) -> np.ndarray:
+    """How often each sample is to be drawn so that all classes come equally often."""
+    if labels.is_multiple:
+        raise ValueError("images of this data have several labels: their classes can't be balanced (data.balanced)")
+    counts = count_labels(labels)
+    return 1.0 / counts[labels.labels]
+
+
+def default_workers(device: torch.device) -> int:
+    """On a CPU none: its cores are busy with the model. Else one a core, up to eight."""
+    return 0 if device.type == "cpu" else min(8, os.cpu_count() or 1)

@@ -1,0 +1,92 @@
+"""How many images a device takes at a time, found by measurement: the most that fit a GPU, the fastest on a CPU."""
+
+import copy
+import logging
+import time
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from vitrail.data.contract import Batch
+from vitrail.evaluation.predict import autocast
+from vitrail.objectives.contract import Objective
+
+_LOGGER = logging.getLogger(__name__)
+_LARGEST, _SMALLEST = 1024, 8
+# A CPU is fastest when activations stay in its caches; nothing is gained above this.
+_LARGEST_ON_CPU = 128
+_ENOUGH_SECONDS = 3.0
+
+
+def choose_micro_batch(
+    model: nn.Module,
+    objective: Objective,
+    *,
+    num_images: int,
+    image_size: tuple[int, int],
+    num_classes: int,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> int:
+    """The micro-batch for `num_images` a step, always even; steps of a copy of the model are timed to find it."""
+    model = copy.deepcopy(model)
+
+    def seconds(count: int) -> float:
+        images = torch.rand(count, 3, *image_size, device=device)
+        batch = Batch(images, torch.randint(num_classes, (count,), device=device), torch.arange(count))
+        _synchronize(device)
+        start = time.perf_counter()
+        with autocast(device, dtype):
+            loss = objective(model, batch).total
+        loss.backward()
+        _synchronize(device)
+        return time.perf_counter() - start
+
+    largest = _even(min(num_images, _LARGEST))
+    return _largest_that_fits(largest, seconds) if device.type == "cuda" else _fastest(largest, seconds)
+
+
+def _largest_that_fits(largest: int, seconds: Callable[[int], float]) -> int:
+    count = largest
+    while True:
+        try:
+            for _ in range(2):  # gradients take their memory in the first backward pass
+                seconds(count)
+            return count
+        except torch.cuda.OutOfMemoryError:
+            torch.cuda.empty_cache()
+            if count <= 2:
+                raise ValueError(
+                    "not even two images fit the memory of the device: take a smaller model or image_size, "
+                    "run.checkpointing=true, or sharding=full on several devices"
+                ) from None
+            count = _even(count // 2)
+
+
+def _fastest(largest: int, seconds: Callable[[int], float]) -> int:
+    """Halving from the largest as long as it gets faster; two of each are enough for the factors that matter."""
+    count = best = _even(min(largest, _LARGEST_ON_CPU))
+    seconds(min(count, _SMALLEST))  # the first pass of a process is slow
+    best_rate, started = 0.0, time.monotonic()
+    while count >= _SMALLEST or best_rate == 0.0:
+        rate = count / min(seconds(count), seconds(count))
+        if rate > 1.03 * best_rate:
+            best, best_rate = count, rate
+        elif rate < best_rate:
+            break
+        if count <= 2 or time.monotonic() - started > _ENOUGH_SECONDS:
+            break
+        count = _even(count // 2)
+    _LOGGER.info("micro-batch of %d: %.0f images/s in steps alone", best, best_rate)
+    return best
+
+
+def _even(count: int) -> int:
+    """Pairs are mixed with each other, so a part of a batch is even."""
+    return max(2, count - count % 2)
+
+
+def _synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -1,0 +1,131 @@
+"""The folder of a run: what it is, what it has said and measured, and that only one process writes to it."""
+
+import contextlib
+import fcntl
+import json
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from vitrail.training.checkpoint import write_whole
+from vitrail.training.recipe import Recipe
+from vitrail.training.settings import read_recipe, write_yaml
+
+# Settings that may change when a run goes on: they decide how it is computed, not what.
+_CHANGEABLE = ("run.", "data.workers", "data.spec", "data.val", "data.max_broken", "evaluation.batch_size", "name")
+
+
+class RunFolder:
+    """Names of the files of a run, and the writing of those that grow."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.recipe_file = path / "recipe.yaml"
+        self.metrics_file = path / "metrics.jsonl"
+        self.log_file = path / "log.txt"
+        self.plan_file = path / "plan.json"
+        self.classes_file = path / "classes.json"
+        self.quarantine_file = path / "quarantine.csv"
+        self.predictions_file = path / "predictions.npz"
+        self.checkpoints = path / "checkpoints"
+        self.model = path / "model"
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether there is a run in it."""
+        return self.recipe_file.is_file()
+
+    def begin(self, recipe: Recipe) -> Recipe:
+        """Write the recipe of a new run, or check that it is the one of the run that is to go on."""
+        if not self.is_begun:
+            if self.path.is_dir() and any(self.path.iterdir()):
+                raise ValueError(f"{self.path} has other files in it and no run: give another folder as out=")
+            try:
+                self.path.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise ValueError(f"cannot make the run folder {self.path}: {error.strerror}") from None
+            self.write_text(self.recipe_file, write_yaml(recipe))
+            return recipe
+        changed = _differences(read_recipe(self.recipe_file), recipe)
+        if changed:
+            raise ValueError(
+                f"{self.path} holds a run of another recipe ({'; '.join(changed[:3])}): "
+                "give another out=, or the settings of that run to go on with it"
+            )
+        return recipe
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """The folder for this process alone; the lock goes with the process, however it ends."""
+        with (self.path / ".lock").open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise ValueError(f"{self.path} is in use by another process: a run of it is going on") from None
+            yield
+
+    def write_text(self, path: Path, text: str) -> None:
+        """Write a small file whole."""
+        write_whole(path, lambda file: file.write(text.encode()))
+
+    def write_json(self, path: Path, content: Mapping[str, Any]) -> None:
+        """Write a small file whole."""
+        self.write_text(path, json.dumps(content, indent=2) + "\n")
+
+    def read_json(self, path: Path) -> dict[str, Any]:
+        """What a small file holds; nothing if it is not there."""
+        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+
+    def append_metrics(self, record: Mapping[str, Any]) -> None:
+        """One line, which a kill leaves whole or not at all but for the last."""
+        with self.metrics_file.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(record) + "\n")
+
+    def read_metrics(self) -> list[dict[str, Any]]:
+        """All whole lines."""
+        records = []
+        if self.metrics_file.is_file():
+            for line in self.metrics_file.read_text(encoding="utf-8").splitlines():
+                with contextlib.suppress(json.JSONDecodeError):
+                    records.append(json.loads(line))
+        return records
+
+    def forget_metrics(self, *, stage: int, step: int) -> None:
+        """Drop what was measured after the checkpoint that the run goes on from: it will be measured again."""
+        records = self.read_metrics()
+        kept = [record for record in records if (record["stage"], record["step"]) <= (stage, step)]
+        if self.metrics_file.is_file():
+            self.write_text(self.metrics_file, "".join(json.dumps(record) + "\n" for record in kept))
+
+    def log_to_file(self) -> logging.Handler:
+        """Send the package's log messages to log.txt too."""
+        handler = logging.FileHandler(self.log_file, encoding="utf-8")
+        handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", datefmt="%Y-%m-%d %H:%M:%S"))
+        logger = logging.getLogger("vitrail")
+        logger.addHandler(handler)
+        logger.setLevel(min(logger.getEffectiveLevel(), logging.INFO))
+        return handler
+
+
+def find_run(path: str | os.PathLike[str]) -> RunFolder:
+    """The run in a folder; an error if there is none."""
+    folder = RunFolder(Path(path))
+    if not folder.is_begun:
+        raise ValueError(f"{path} is not a run: there is no recipe.yaml in it")
+    return folder
+
+
+def _differences(old: Recipe, new: Recipe) -> list[str]:
+    before, after = dict(_flat(old.model_dump())), dict(_flat(new.model_dump()))
+    keys = [key for key in before | after if before.get(key) != after.get(key) and not key.startswith(_CHANGEABLE)]
+    return [f"{key} was {before.get(key)!r}, now {after.get(key)!r}" for key in keys]
+
+
+def _flat(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in content.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value

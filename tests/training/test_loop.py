@@ -1,0 +1,151 @@
+"""A run from its first step to its model; and what it says when it can't go on."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tiny_runs import run_in
+
+import vitrail
+from vitrail.training.checkpoint import Checkpoints, load_checkpoint
+from vitrail.training.run_folder import RunFolder
+
+
+def weights_of(run: RunFolder) -> dict[str, torch.Tensor]:
+    return vitrail.load_model(run.model).state_dict()
+
+
+def assert_same_weights(first: RunFolder, second: RunFolder) -> None:
+    one, other = weights_of(first), weights_of(second)
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    return run_in(tmp_path_factory.mktemp("runs") / "finished")
+
+
+def test_a_run_leaves_its_recipe_metrics_predictions_and_model(finished: RunFolder) -> None:
+    records = finished.read_metrics()
+    evaluations = [record for record in records if record["kind"] == "eval"]
+    assert [record["epoch"] for record in evaluations] == [1, 2, 3]
+    assert evaluations[-1]["count"] == 24
+    assert records[0]["step"] == 1
+    assert [record for record in records if record["kind"] == "train"][-1]["step"] == 9
+    assert all(np.isfinite(record["loss"]) for record in records if record["kind"] == "train")
+    classes = json.loads(finished.classes_file.read_text())
+    assert len(classes["classes"]) == 24
+    assert len(classes["coarse"]["of"]) == 24
+    predictions = np.load(finished.predictions_file, allow_pickle=False)
+    assert predictions["indices"].tolist() == list(range(24))
+    accuracy = 100 * np.mean(predictions["predicted"] == predictions["targets"])
+    assert accuracy == pytest.approx(evaluations[-1]["top1"])
+    assert (finished.model / "classes.json").is_file()
+    assert Checkpoints(finished.checkpoints).steps()[-1] == 9
+
+
+def test_the_saved_model_is_the_moving_average(finished: RunFolder) -> None:
+    newest = Checkpoints(finished.checkpoints).newest()
+    assert newest is not None
+    average = load_checkpoint(newest)["average"]["weights"]
+    saved = weights_of(finished)
+    assert all(torch.equal(saved[name], value) for name, value in average.items())
+
+
+def test_a_run_is_a_function_of_its_recipe(finished: RunFolder, tmp_path: Path) -> None:
+    assert_same_weights(finished, run_in(tmp_path / "again"))
+
+
+def test_another_seed_is_another_run(finished: RunFolder, tmp_path: Path) -> None:
+    other = weights_of(run_in(tmp_path / "other", "seed=1"))
+    assert any(not torch.equal(value, other[name]) for name, value in weights_of(finished).items())
+
+
+def test_a_finished_run_stays_as_it_is(finished: RunFolder) -> None:
+    before = (finished.metrics_file.read_text(), weights_of(finished))
+    run_in(finished.path)
+    assert finished.metrics_file.read_text() == before[0]
+    assert all(torch.equal(value, before[1][name]) for name, value in weights_of(finished).items())
+
+
+def test_accumulation_changes_nothing_but_rounding(finished: RunFolder, tmp_path: Path) -> None:
+    words = ("regularisation.drop_path=0", "epochs=1")  # dropped paths are drawn for each micro-batch
+    losses = []
+    for micro_batch in (4, 16):
+        run = run_in(tmp_path / str(micro_batch), *words, f"run.micro_batch={micro_batch}")
+        losses.append([record["loss"] for record in run.read_metrics() if record["kind"] == "train"])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+def test_a_folder_of_another_recipe_is_refused(finished: RunFolder) -> None:
+    with pytest.raises(
+        ValueError, match=r"holds a run of another recipe \(epochs was 3.0, now 4.0\): give another out="
+    ):
+        run_in(finished.path, "epochs=4")
+    run_in(finished.path, "workers=1", "run.keep=3")  # how it is computed may change
+
+
+def test_a_folder_of_other_files_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "holiday.jpg").write_bytes(b"")
+    with pytest.raises(ValueError, match="has other files in it and no run"):
+        run_in(tmp_path)
+
+
+def test_changed_data_is_refused(finished: RunFolder) -> None:
+    with pytest.raises(ValueError, match="was begun with other data"):
+        run_in(finished.path, "data=shapes:size=16,count=72,val=24")
+
+
+def test_a_loss_that_is_not_a_number_stops_the_run_and_says_where(tmp_path: Path) -> None:
+    words = ("lr=1e30", "schedule.warmup_epochs=0", "regularisation.ema=null")
+    with pytest.raises(ValueError, match=r"^step \d+ \(epoch .*first not finite: .*samples .*try a lower lr") as error:
+        run_in(tmp_path / "run", *words)
+    assert "\n" not in str(error.value)
+
+
+def test_steps_that_are_not_finite_can_be_skipped(tmp_path: Path) -> None:
+    words = ("lr=1e30", "schedule.warmup_epochs=0", "regularisation.ema=null", "run.on_nan=skip", "epochs=1")
+    run = run_in(tmp_path / "run", *words)
+    newest = Checkpoints(run.checkpoints).newest()
+    assert newest is not None
+    assert load_checkpoint(newest)["num_skipped"] > 0
+
+
+def test_stages_go_on_from_each_other_at_another_resolution(tmp_path: Path) -> None:
+    stages = "stages=[{epochs: 1}, {epochs: 1, image_size: 24, lr: 1e-4, augmentation.repeats: 1}]"
+    run = run_in(tmp_path / "run", stages)
+    evaluations = [record for record in run.read_metrics() if record["kind"] == "eval"]
+    assert [(record["stage"], record["epoch"]) for record in evaluations] == [(0, 1), (1, 1)]
+    assert vitrail.load_model(run.model).config.image_size == 24
+
+
+def test_a_run_can_begin_with_the_weights_of_another(finished: RunFolder, tmp_path: Path) -> None:
+    run = run_in(tmp_path / "run", f"init={finished.path}", "epochs=1", "lr=1e-12", "optimizer.weight_decay=0")
+    saved = weights_of(finished)
+    assert all(torch.allclose(value, saved[name], atol=1e-6) for name, value in weights_of(run).items())
+
+
+def test_early_stopping_ends_a_run_that_no_longer_improves(tmp_path: Path) -> None:
+    run = run_in(tmp_path / "run", "regularisation.early_stop=2", "lr=1e-12", "schedule.warmup_epochs=0", "epochs=30")
+    assert max(record["epoch"] for record in run.read_metrics()) == 3
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("objective.loss=bce", "objective.class_weights=true", "data.balanced=true"),
+        ("optimizer.name=lamb", "optimizer.clip=1"),
+        ("optimizer.name=sgd", "schedule.kind=step", "schedule.decay_epochs=0.5", "run.checkpointing=true"),
+        ("data.level=coarse", "augmentation.policy=three", "augmentation.crop=simple", "optimizer.layer_decay=0.7"),
+        ("model=timm/resnet10t", "model.settings={}", "image_size=32", "augmentation.policy=rand", "steps=2"),
+        ("run.precision=bf16", "blend.per=pair", "steps=2"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_every_kind_of_setting_trains(tmp_path: Path, words: tuple[str, ...]) -> None:
+    run = run_in(tmp_path / "run", "epochs=1", *words)
+    assert run.read_metrics()[-1]["kind"] == "eval"
+    assert (run.model / "model.safetensors").is_file()
