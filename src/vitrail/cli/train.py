@@ -69,7 +69,7 @@ def _train(recipe: "Recipe", folder: "RunFolder") -> int:
     from vitrail.training.distributed import joined_world
     from vitrail.training.loop import Interrupted, train
     from vitrail.training.progress import Progress
-    from vitrail.training.report import summarize, write_report
+    from vitrail.training.report import summarize
 
     if recipe.run.threads is not None:
         torch.set_num_threads(recipe.run.threads)
@@ -87,7 +87,17 @@ def _train(recipe: "Recipe", folder: "RunFolder") -> int:
                 progress.say(f"stopped and saved; to go on: vitrail train out={folder.path}")
                 return _INTERRUPTED
             finally:
-                report = write_report(folder.path)
+                report = _report(folder)
         print(summarize(folder.path))
-        print(f"report: {report}")
+        print(report)
     return 0
+
+
+def _report(folder: "RunFolder") -> str:
+    """Write the report; a disk that is full must not hide why a run ended."""
+    from vitrail.training.report import write_report
+
+    try:
+        return f"report: {write_report(folder.path)}"
+    except OSError as error:
+        return f"the report could not be written: {error.strerror}"

@@ -1,0 +1,28 @@
+"""Words and numbers for people: escaped, cut to length, counted."""
+
+from html import escape
+
+from vitrail.data.doctor.findings import visible
+
+
+def text(content: object) -> str:
+    """Anything as text that is safe in HTML, with what would not show as escapes."""
+    return escape(visible(str(content)))
+
+
+def shorten(name: str, length: int) -> str:
+    """A name cut to a length in its middle: names that begin alike often end differently."""
+    if len(name) <= length:
+        return name
+    end = length // 3
+    return f"{name[: length - 1 - end].rstrip()}…{name[-end:].lstrip()}"
+
+
+def count(number: int, noun: str) -> str:
+    """Such as "1 image" and "1,200 images"."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def percent(share: float, *, digits: int = 0) -> str:
+    """Such as "12 %"."""
+    return f"{100 * share:.{digits}f} %"

@@ -1,0 +1,119 @@
+"""A run that was killed goes on as if nothing had happened; Ctrl-C saves first; processes share the work exactly."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from tiny_runs import run_in, tiny_recipe
+
+import vitrail
+from vitrail.training.checkpoint import Checkpoints
+from vitrail.training.run_folder import RunFolder
+from vitrail.training.settings import write_yaml
+
+
+def start(folder: Path, *words: str, devices: int = 1) -> subprocess.Popen[str]:
+    """`vitrail train` in a process of its own."""
+    recipe = folder.parent / f"{folder.name}.yaml"
+    recipe.write_text(write_yaml(tiny_recipe("run.threads=1", *words)))
+    command = [sys.executable, "-m", "vitrail", "train", str(recipe), f"out={folder}", f"devices={devices}"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def wait_for_step(process: subprocess.Popen[str], folder: Path, step: int) -> None:
+    """Until a checkpoint of that step or a later one is there."""
+    checkpoints = Checkpoints(folder / "checkpoints")
+    while not checkpoints.steps() or checkpoints.steps()[-1] < step:
+        if process.poll() is not None:
+            output, _ = process.communicate()
+            pytest.fail(f"the run ended early: {output}")
+        time.sleep(0.005)
+
+
+def finish(process: subprocess.Popen[str]) -> str:
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, output
+    return output
+
+
+def assert_same_model(first: Path, second: Path) -> None:
+    one, other = (vitrail.load_model(folder / "model").state_dict() for folder in (first, second))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_run_killed_at_a_random_step_ends_with_the_same_bits(tmp_path: Path, num_workers: int) -> None:
+    words = ("epochs=8", f"workers={num_workers}", "run.save_minutes=0.0001")
+    killed = tmp_path / "killed"
+    process = start(killed, *words)
+    wait_for_step(process, killed, random.Random(os.getpid()).randrange(2, 20))
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert not (killed / "model").exists()
+    finish(start(killed, *words))
+    run_in(tmp_path / "whole", "epochs=8")
+    assert_same_model(killed, tmp_path / "whole")
+    steps = [(record["kind"], record["step"]) for record in RunFolder(killed).read_metrics()]
+    assert len(set(steps)) == len(steps)
+    assert steps == sorted(steps, key=lambda step: step[1])
+
+
+def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path) -> None:
+    words = ("epochs=12", "run.save_minutes=0.0001")
+    stopped = tmp_path / "stopped"
+    process = start(stopped, *words)
+    wait_for_step(process, stopped, 2)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert f"stopped and saved; to go on: vitrail train out={stopped}" in output
+    assert "Traceback" not in output
+    command = [sys.executable, "-m", "vitrail", "train", f"out={stopped}"]
+    subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True)
+    run_in(tmp_path / "whole", "epochs=12")
+    assert_same_model(stopped, tmp_path / "whole")
+
+
+def test_two_processes_give_the_losses_of_one_and_a_run_may_change_their_number(tmp_path: Path) -> None:
+    # Dropped paths are drawn by each process for its own images.
+    words = ("regularisation.drop_path=0", "data=shapes:size=16,count=48,val=25")
+    finish(start(tmp_path / "two", *words, devices=2))
+    one = run_in(tmp_path / "one", *words)
+
+    def numbers(run: RunFolder, name: str) -> dict[int, float]:
+        return {record["step"]: record[name] for record in run.read_metrics() if name in record}
+
+    two = RunFolder(tmp_path / "two")
+    losses = numbers(two, "loss")
+    assert losses == {step: pytest.approx(numbers(one, "loss")[step], rel=1e-5) for step in losses}
+    assert numbers(two, "top1") == pytest.approx(numbers(one, "top1"), abs=1e-9)
+    assert set(numbers(two, "count").values()) == {25}
+
+    stopped = tmp_path / "stopped"
+    process = start(stopped, *words, "epochs=6", "run.save_minutes=0.0001", devices=2)
+    wait_for_step(process, stopped, 3)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    finish(start(stopped, *words, "epochs=6"))
+    whole = run_in(tmp_path / "whole", *words, "epochs=6")
+    resumed, straight = (vitrail.load_model(run.model).state_dict() for run in (RunFolder(stopped), whole))
+    assert all(torch.allclose(resumed[name], straight[name], atol=1e-4) for name in straight)
+
+
+def test_a_folder_in_use_is_not_written_to_by_a_second_run(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    process = start(folder, "epochs=200", "run.save_minutes=0.0001")
+    wait_for_step(process, folder, 1)
+    second = start(folder, "epochs=200", "run.save_minutes=0.0001")
+    output, _ = second.communicate(timeout=60)
+    process.kill()
+    process.communicate()
+    assert second.returncode == 2
+    assert f"{folder} is in use by another process" in output
