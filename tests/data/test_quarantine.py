@@ -26,7 +26,7 @@ def test_each_broken_file_is_logged_and_listed_once(tmp_path: Path, caplog: pyte
         quarantine.account([problem("a, b.jpg"), problem("c.jpg")], num_readings=10)
     assert [row["path"] for row in rows(listing)] == ["a, b.jpg", "c.jpg"]
     assert rows(listing)[0] == problem("a, b.jpg")._asdict()
-    assert caplog.messages == ["replaced a, b.jpg: is cut off", "replaced c.jpg: is cut off"]
+    assert caplog.messages == ["could not read a, b.jpg: is cut off", "could not read c.jpg: is cut off"]
     assert quarantine.num_broken == 3
 
 

@@ -247,3 +247,15 @@ def test_a_folded_model_is_not_initialised_anew(name: str) -> None:
     with pytest.raises(ValueError, match="fold the original again"):
         model.init_weights()
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+
+
+def test_the_deviation_of_initial_weights_is_a_setting() -> None:
+    def deviation(**settings: float | None) -> float:
+        model = vitrail.create_model("cait_xxs24", image_size=32, depth=2, num_classes=10, **settings)
+        return model.get_parameter("blocks.0.communication.branches.0.mix.qkv.weight").std().item()
+
+    assert deviation() == pytest.approx(0.02, rel=0.05)
+    assert deviation(init_std=0.1) == pytest.approx(0.1, rel=0.05)
+    assert deviation(init_std=None) == pytest.approx(192**-0.5, rel=0.05)
+    with pytest.raises(ValueError, match="init_std must be"):
+        deviation(init_std=-1)

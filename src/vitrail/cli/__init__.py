@@ -7,7 +7,7 @@ import sys
 from typing import NoReturn
 
 import vitrail
-from vitrail.cli import check, models, recipes, train
+from vitrail.cli import check, evaluate, models, plan, predict, recipes, train
 
 # The one table of verbs. A verb is a module with `SUMMARY`, `add_arguments(parser)` and `run(arguments) -> int`; it
 # imports whatever is heavy inside `run`, so that help answers at once.
@@ -15,7 +15,10 @@ VERBS = {
     "models": models,
     "recipes": recipes,
     "check": check,
+    "plan": plan,
     "train": train,
+    "evaluate": evaluate,
+    "predict": predict,
 }
 
 _BAD_USAGE = 2
@@ -77,6 +80,10 @@ def _run(argv: list[str]) -> int:
         arguments, unknown = parser.parse_known_args(argv)
     except SystemExit:  # --help and --version have printed their answer
         return 0
+    words = [word for word in unknown if not word.startswith("-") and hasattr(arguments, "settings")]
+    if words and words == unknown:  # `key=value` after an option, which argparse no longer expects
+        arguments.settings = [*arguments.settings, *words]
+        unknown = []
     if unknown and verb is not None:
         word = unknown[0]
         is_early = word in argv[: argv.index(verb)]

@@ -49,7 +49,7 @@ class Quarantine:
         for problem in problems:
             if problem.path not in self._known:
                 self._known.add(problem.path)
-                _LOGGER.warning("replaced %s: %s", problem.path, problem.detail)
+                _LOGGER.warning("could not read %s: %s", problem.path, problem.detail)
                 self._append(problem)
         if self.num_readings >= _ENOUGH_READINGS:
             self.judge()

@@ -85,6 +85,7 @@ class ImageConfig(CheckedSettings):
     stem: str = "linear"
     drop_path: float = 0.0  # stochastic depth
     drop_path_schedule: str = "uniform"  # or "linear": from 0 at the first block to the full rate at the last
+    init_std: float | None = 0.02  # of linear layers; None: 1 / sqrt(inputs), from which narrow models learn faster
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "image_size", whole_sides(self.image_size))
@@ -94,6 +95,7 @@ class ImageConfig(CheckedSettings):
         if min(self.size) < self.patch_size:
             raise ValueError(f"image_size {self.image_size} must be at least one patch of {self.patch_size} pixels")
         self.check_number("drop_path", below=1.0)
+        self.check_number("init_std", optional=True)
 
     def check_ratio(self, name: str) -> None:
         """The width of a hidden layer over dim."""
@@ -157,7 +159,7 @@ class Model(nn.Module):
         """Set every parameter and buffer to the value training starts from."""
         if self.is_folded:
             raise ValueError("a folded model can't be initialised anew: fold the original again")
-        initialize(self)
+        initialize(self, std=getattr(self.config, "init_std", 0.02))
 
     def check_images(self, images: Tensor) -> None:
         if not isinstance(images, Tensor):
@@ -224,11 +226,11 @@ class _FinishesInit(Protocol):
     def finish_init(self) -> None: ...
 
 
-def initialize(module: nn.Module) -> None:
-    """Linear layers as the official models start them; every other part by its own rule."""
+def initialize(module: nn.Module, *, std: float | None = 0.02) -> None:
+    """Linear layers as the official models start them, or with a deviation of their own; other parts by their rules."""
     for part in module.modules():
         if isinstance(part, nn.Linear):
-            nn.init.trunc_normal_(part.weight, std=0.02)
+            nn.init.trunc_normal_(part.weight, std=part.in_features**-0.5 if std is None else std)
             if part.bias is not None:
                 nn.init.zeros_(part.bias)
         elif isinstance(part, _SetsItself):

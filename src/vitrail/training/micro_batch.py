@@ -65,19 +65,18 @@ def _largest_that_fits(largest: int, seconds: Callable[[int], float]) -> int:
 
 
 def _fastest(largest: int, seconds: Callable[[int], float]) -> int:
-    """Halving from the largest as long as it gets faster; two of each are enough for the factors that matter."""
-    count = best = _even(min(largest, _LARGEST_ON_CPU))
-    seconds(min(count, _SMALLEST))  # the first pass of a process is slow
-    best_rate, started = 0.0, time.monotonic()
-    while count >= _SMALLEST or best_rate == 0.0:
+    """Doubling as long as it gets faster: a CPU has its best where the activations fit its caches."""
+    count = _even(min(largest, _SMALLEST))
+    seconds(count)  # the first pass of a process is slow
+    best, best_rate, started = count, 0.0, time.monotonic()
+    while True:
         rate = count / min(seconds(count), seconds(count))
         if rate > 1.03 * best_rate:
             best, best_rate = count, rate
-        elif rate < best_rate:
+        is_largest = count >= min(largest, _LARGEST_ON_CPU)
+        if is_largest or rate < 0.9 * best_rate or time.monotonic() - started > _ENOUGH_SECONDS:
             break
-        if count <= 2 or time.monotonic() - started > _ENOUGH_SECONDS:
-            break
-        count = _even(count // 2)
+        count = _even(min(2 * count, largest))
     _LOGGER.info("micro-batch of %d: %.0f images/s in steps alone", best, best_rate)
     return best
 

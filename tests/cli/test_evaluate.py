@@ -1,0 +1,148 @@
+"""`vitrail evaluate`: the run's own figures again, data of other orders, broken files, sweeps, and its errors."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from tiny_runs import run_in
+
+import vitrail
+from vitrail.cli import main
+from vitrail.data.datasets import open_dataset
+from vitrail.training.run_folder import RunFolder
+
+SHAPES = "shapes:size=16,count=48,val=24"
+FIGURES = ("top1", "top5", "coarse_top1", "class_mean_top1", "calibration_error", "negative_log_likelihood")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    return run_in(tmp_path_factory.mktemp("runs") / "first")
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run's val as files: the same pictures, the same classes in the order of their names."""
+    data, root = open_dataset(SHAPES, "val"), tmp_path_factory.mktemp("pictures")
+    level = data.level()
+    for index, label in enumerate(level.labels.tolist()):
+        for split in ("train", "val"):
+            path = root / split / level.classes[label] / f"{index}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(np.asarray(data.read(index))).save(path)
+    return root
+
+
+def evaluate(capsys: pytest.CaptureFixture[str], *words: object) -> dict[str, Any]:
+    assert main(["evaluate", *map(str, words), "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def complaint(capsys: pytest.CaptureFixture[str], *words: object) -> str:
+    assert main(["evaluate", *map(str, words)]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    return captured.err
+
+
+def test_a_run_is_measured_on_its_own_val_as_in_training(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    last = [record for record in run.read_metrics() if record["kind"] == "eval"][-1]
+    report = evaluate(capsys, run.path, "precision=fp32", "batch_size=5")
+    assert {name: report[name] for name in FIGURES} == pytest.approx({name: last[name] for name in FIGURES}, rel=1e-4)
+    assert (report["count"], report["num_left_out"]) == (24, 0)
+    assert sum(row["count"] for row in report["classes"]) == 24
+    right = sum(row["count"] * row["top1"] / 100 for row in report["classes"])
+    assert right + sum(pair["count"] for pair in report["confusions"]) == pytest.approx(24)
+
+
+def test_classes_in_another_order_are_matched_by_name(
+    run: RunFolder, pictures: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = evaluate(capsys, run.path, "precision=fp32")
+    other = evaluate(capsys, run.path, f"data={pictures}", "precision=fp32")
+    assert {name: other[name] for name in FIGURES} == pytest.approx({name: own[name] for name in FIGURES}, rel=1e-5)
+    assert other["classes"] == own["classes"]
+
+
+def test_data_may_have_fewer_classes_and_unknown_ones_are_named(
+    run: RunFolder, pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept = ("plain circle", "dotted star")
+    for split in ("train", "val"):
+        (tmp_path / split).mkdir()
+        for name in kept:
+            (tmp_path / split / name).symlink_to(pictures / split / name)
+    report = evaluate(capsys, run.path, f"data={tmp_path}")
+    assert report["count"] == 2
+    assert {row["class"] for row in report["classes"] if row["top1"] is not None} == set(kept)
+    (tmp_path / "val" / "cat").symlink_to(pictures / "val" / kept[0])
+    assert "does not know 1 of the 3 classes" in (error := complaint(capsys, run.path, f"data={tmp_path}"))
+    assert "'cat'" in error
+
+
+def test_broken_files_are_left_out_and_counted(
+    run: RunFolder, pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("plain circle", "dotted star"):
+        (tmp_path / "val" / name).mkdir(parents=True)
+        source = next((pictures / "val" / name).iterdir())
+        (tmp_path / "val" / name / "good.png").write_bytes(source.read_bytes())
+    (tmp_path / "val" / "dotted star" / "bad.png").write_bytes(b"nothing")
+    assert main(["evaluate", str(run.path), f"data={tmp_path}"]) == 0
+    captured = capsys.readouterr()
+    assert "2 images" in captured.out
+    assert "1 image left out that could not be read" in captured.out
+    assert "bad.png" in captured.err
+
+
+def test_a_sweep_has_a_row_for_every_size_and_ratio(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    report = evaluate(capsys, run.path, "--sizes", "16,24", "--crop-ratios", "0.5,1.0")
+    rows = {(row["image_size"], row["crop_ratio"]): row["negative_log_likelihood"] for row in report["sweep"]}
+    assert set(rows) == {(16, 0.5), (16, 1.0), (24, 0.5), (24, 1.0)}
+    assert len(set(rows.values())) == 4
+    assert rows[16, 1.0] == report["negative_log_likelihood"]
+    alone = evaluate(capsys, run.path, "image_size=24", "crop_ratio=0.5")
+    assert alone["negative_log_likelihood"] == rows[24, 0.5]
+    assert main(["evaluate", str(run.path), "--sizes", "24"]) == 0
+    assert "image size  crop ratio" in capsys.readouterr().out
+
+
+def test_a_model_without_names_takes_data_of_as_many_classes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = vitrail.create_model("deit_tiny", image_size=16, patch_size=4, dim=32, num_heads=2, depth=1, num_classes=24)
+    vitrail.save_model(model, tmp_path)
+    report = evaluate(capsys, tmp_path, f"data={SHAPES}", "split=train", "workers=1")
+    assert report["count"] == 48
+    assert "coarse_top1" in report  # the data says which
+    assert "no names" in complaint(capsys, tmp_path, "data=fashion")
+    assert "add data=SPEC" in complaint(capsys, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["batchsize=4"], "did you mean 'batch_size'?"),
+        (["split=tests"], "no split 'tests'"),
+        (["level=species"], "no labels 'species'"),
+        (["precision=fp8"], "precision must be one of"),
+        (["batch_size=0"], "batch_size must be a whole number of at least 1"),
+        (["image_size=large"], "image_size must be a whole number"),
+        (["crop_ratio=2"], "at most 1"),
+        (["crop_ratio=big"], "crop_ratio must be a number"),
+        (["--sizes", "16,big"], "--sizes takes positive numbers"),
+        (["--sizes", "17"], "17"),
+    ],
+)
+def test_mistakes_are_one_line(
+    run: RunFolder, words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert message in complaint(capsys, run.path, *words)
+
+
+def test_no_such_run_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "no such run or model" in complaint(capsys, tmp_path / "nothing")
