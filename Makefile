@@ -34,6 +34,7 @@ benchmark: $(STAMP)  ## side by side with timm; prints ratios
 	$(BIN)/python benchmarks/inference.py
 	$(BIN)/python benchmarks/training_step.py
 	$(BIN)/python benchmarks/memory.py
+	$(BIN)/python benchmarks/loader.py
 
 clean:  ## remove the environment, caches and build products
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .mypy_cache
