@@ -149,3 +149,11 @@ def test_every_kind_of_setting_trains(tmp_path: Path, words: tuple[str, ...]) ->
     run = run_in(tmp_path / "run", "epochs=1", *words)
     assert run.read_metrics()[-1]["kind"] == "eval"
     assert (run.model / "model.safetensors").is_file()
+
+
+def test_a_later_stage_may_have_other_data_and_classes(tmp_path: Path) -> None:
+    stages = "stages=[{epochs: 1}, {epochs: 1, data.level: coarse}]"
+    run = run_in(tmp_path / "run", stages)
+    assert len(json.loads(run.classes_file.read_text())["classes"]) == 6
+    assert vitrail.load_model(run.model).config.num_classes == 6
+    run_in(run.path, stages)  # and it is finished

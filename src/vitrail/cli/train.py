@@ -67,7 +67,8 @@ def _train(recipe: "Recipe", folder: "RunFolder") -> int:
 
     from vitrail.evaluation.predict import choose_device
     from vitrail.training.distributed import joined_world
-    from vitrail.training.loop import Interrupted, train
+    from vitrail.training.interruption import Interrupted
+    from vitrail.training.loop import train
     from vitrail.training.progress import Progress
     from vitrail.training.report import summarize
 
@@ -76,7 +77,10 @@ def _train(recipe: "Recipe", folder: "RunFolder") -> int:
     with joined_world(choose_device(recipe.run.device)) as (world, device):
         progress = Progress(is_shown=world.is_main)
         if not world.is_main:
-            train(recipe, folder, world=world, device=device, progress=progress)
+            try:
+                train(recipe, folder, world=world, device=device, progress=progress)
+            except Interrupted:
+                return _INTERRUPTED
             return 0
         recipe = folder.begin(recipe)
         folder.log_to_file()

@@ -32,6 +32,7 @@ class Entry(NamedTuple):
 
 RECIPES: Mapping[str, Entry] = {
     "small": Entry(small.small),
+    "small_photos": Entry(small.small_photos),
     # DeiT
     "deit_tiny": Entry(deit.deit, ("tiny",), 72.2),
     "deit_small": Entry(deit.deit, ("small",), 79.8),

@@ -2,13 +2,15 @@
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from vitrail.data.augment import Augmentation, EvaluationView
 from vitrail.data.blend import Blend
@@ -106,19 +108,21 @@ def make_model(recipe: Recipe, *, num_classes: int) -> Model:
     return model
 
 
-def load_initial(model: Model, source: str) -> None:
-    """Weights to start from; a classifier of other classes is left out."""
-    folder = Path(source)
-    place = str(folder / "model") if (folder / "model").is_dir() else source
+def load_initial(model: Model, source: str | Mapping[str, Tensor]) -> None:
+    """Weights to start from, of a run, a file or an earlier stage; a classifier of other classes is left out."""
+    place = source
+    if isinstance(source, str) and (Path(source) / "model").is_dir():
+        place = str(Path(source) / "model")
+    label = place if isinstance(place, str) else "the stage before"
     try:
         load_weights(model, place)
-        _LOGGER.info("weights from %s, with their classifier", place)
+        _LOGGER.info("weights from %s, with their classifier", label)
     except ValueError as error:
         try:
             load_weights(model, place, reset_head=True)
         except ValueError:
             raise error from None
-        _LOGGER.info("weights from %s; its classifier is for other classes, so it starts anew", place)
+        _LOGGER.info("weights from %s; its classifier is for other classes, so it starts anew", label)
 
 
 def make_augmentation(recipe: Recipe) -> Augmentation:
@@ -231,3 +235,10 @@ def balanced_weights(labels: Level) -> np.ndarray:
 def default_workers(device: torch.device) -> int:
     """On a CPU none: its cores are busy with the model. Else one a core, up to eight."""
     return 0 if device.type == "cpu" else min(8, os.cpu_count() or 1)
+
+
+def enable_checkpointing(model: Model) -> None:
+    """Recompute each block in the backward pass instead of keeping what is inside it."""
+    for block in model.blocks:
+        forward = block.forward
+        block.forward = lambda *inputs, forward=forward: checkpoint(forward, *inputs, use_reentrant=False)

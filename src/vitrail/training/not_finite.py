@@ -8,7 +8,7 @@ from torch import Tensor
 from vitrail.data.contract import Batch
 
 if TYPE_CHECKING:
-    from vitrail.training.loop import Stage
+    from vitrail.training.stage import Stage
 
 
 def describe_not_finite(stage: "Stage", loss: Tensor, norm: Tensor, batches: list[Batch]) -> str:

@@ -19,7 +19,6 @@ from vitrail.data.sampler import Sampler
 from vitrail.evaluation.predict import autocast, choose_device, choose_precision
 from vitrail.training import build
 from vitrail.training.ema import MovingAverage
-from vitrail.training.loop import enable_checkpointing
 from vitrail.training.micro_batch import choose_micro_batch
 from vitrail.training.recipe import Recipe
 from vitrail.training.settings import stage_of
@@ -170,7 +169,7 @@ class _Trial:
         untrained = recipe.model_copy(update={"model": recipe.model.model_copy(update={"init": None})})
         self.model = build.make_model(untrained, num_classes=self.num_classes).to(device).train()
         if recipe.run.checkpointing:
-            enable_checkpointing(self.model)
+            build.enable_checkpointing(self.model)
         self.normalize = Normalize(mean=self.model.preprocessing.mean, std=self.model.preprocessing.std)
         self.blend = build.make_blend(recipe, num_classes=self.num_classes)
         self.objective = build.make_objective(recipe, data.labels)

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TimeElapsedColumn, Time
 from rich.progress import Progress as Bars
 
 if TYPE_CHECKING:
-    from vitrail.training.loop import Stage
+    from vitrail.training.stage import Stage
 
 Item = TypeVar("Item")
 _LOGGER = logging.getLogger(__name__)
