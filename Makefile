@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := install
-.PHONY: install test lint format benchmark clean
+.PHONY: install quickstart test lint format benchmark clean
 
 install: $(STAMP)  ## make .venv with the tested versions
 
@@ -17,6 +17,12 @@ $(BIN)/pip:
 $(STAMP): pyproject.toml constraints.txt | $(BIN)/pip
 	$(BIN)/python -m pip install -c constraints.txt -e ".[dev]"
 	@touch $@
+
+quickstart: $(STAMP)  ## check the embedded data, train a small CaiT on it, evaluate, predict: minutes on two cores
+	$(BIN)/vitrail check fashion --out runs/quickstart-check
+	$(BIN)/vitrail train small data=fashion out=runs/quickstart
+	$(BIN)/vitrail evaluate runs/quickstart
+	$(BIN)/vitrail predict runs/quickstart docs/pictures --top 3
 
 test: $(STAMP)  ## run the tests; options for pytest go into ARGS
 	$(BIN)/python -m pytest -n auto $(ARGS)

@@ -37,6 +37,12 @@ def test_a_run_that_goes_on_does_not_list_a_file_again(tmp_path: Path) -> None:
     assert [row["path"] for row in rows(tmp_path / "quarantine.csv")] == ["a.jpg", "b.jpg"]
 
 
+def test_the_folder_of_the_list_is_made(tmp_path: Path) -> None:
+    listing = tmp_path / "run" / "quarantine.csv"
+    Quarantine(QuarantineSettings(listing=listing)).account([problem("a.jpg")], num_readings=10)
+    assert [row["path"] for row in rows(listing)] == ["a.jpg"]
+
+
 def test_more_than_the_allowed_share_stops_the_run() -> None:
     quarantine = Quarantine(QuarantineSettings(max_share=0.05))
     quarantine.account([problem(str(number)) for number in range(10)], num_readings=199)  # too early to tell

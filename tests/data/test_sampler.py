@@ -112,6 +112,17 @@ def test_a_bad_setting_is_named() -> None:
         Sampler(10, batch_size=2, num_repeats=-1)
 
 
+def test_what_would_leave_ranks_out_of_step_or_count_samples_twice_is_refused() -> None:
+    with pytest.raises(ValueError, match="an evaluation sees every sample once"):
+        Sampler(9, batch_size=3, is_training=False, num_repeats=3)
+    with pytest.raises(ValueError, match="a batch of 2 can't be divided into 3 parts"):
+        Sampler(40, batch_size=2, ranks=Ranks(0, 3))
+    with pytest.raises(ValueError, match="groups must have one entry for each of the 40 samples"):
+        Sampler(40, batch_size=2, groups=np.zeros(3))
+    with pytest.raises(ValueError, match="an epoch has the steps 0 to 3, not -1"):
+        next(Sampler(40, batch_size=10).epoch(0, start_step=-1))
+
+
 def test_a_rank_outside_its_world_is_an_error() -> None:
     with pytest.raises(ValueError, match="rank 2 is not one of 2 ranks: they count from 0"):
         Ranks(2, 2)

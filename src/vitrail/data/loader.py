@@ -44,6 +44,8 @@ class Loader:
         quarantine: Quarantine | None = None,
         pin_memory: bool = False,
     ) -> None:
+        if num_views < 1:
+            raise ValueError(f"num_views must be at least 1, not {num_views}")
         if len(dataset) != sampler.num_samples:
             raise ValueError(f"the sampler is for {sampler.num_samples} samples, the data set has {len(dataset)}")
         self.dataset, self.sampler = dataset, sampler
@@ -53,10 +55,10 @@ class Loader:
         self._loader = DataLoader(
             _Maker(dataset, transform=transform, sampler=sampler, level=level, num_views=num_views),
             batch_sampler=self._batches,
-            collate_fn=_keep,
+            collate_fn=keep_whole,
             num_workers=num_workers,
             persistent_workers=num_workers > 0,
-            worker_init_fn=_use_one_thread,
+            worker_init_fn=use_one_thread,
             pin_memory=pin_memory,
         )
 
@@ -146,7 +148,7 @@ class _Maker(TorchDataset):
                 first = sample.view * self.num_views
                 keys = [(self.seed, sample.epoch, index, view) for view in range(first, first + self.num_views)]
                 return index, [self.transform(image, Draws(*key)) for key in keys]
-            except (BrokenImageError, OSError) as error:
+            except (BrokenImageError, OSError) as error:  # whatever else goes wrong is a mistake of ours
                 kind = "broken" if isinstance(error, BrokenImageError) else "unreadable"
                 place = self.dataset.locate(index)
                 problems.append(Problem(path=place, split=self.dataset.split, problem=kind, detail=str(error)))
@@ -164,10 +166,11 @@ class _Maker(TorchDataset):
         return targets.float() if targets.ndim == 2 else targets
 
 
-def _keep(made: Any) -> Any:
+def keep_whole(made: Any) -> Any:
     """Whole batches are made already; what torch would collate passes through."""
     return made
 
 
-def _use_one_thread(worker: int) -> None:
+def use_one_thread(worker: int) -> None:
+    """Workers are many: each keeps to one core."""
     torch.set_num_threads(1)

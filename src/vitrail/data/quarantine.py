@@ -41,6 +41,8 @@ class Quarantine:
         self.num_readings = 0
         self.num_broken = 0
         self._known = _listed(self.settings.listing)
+        if self.settings.listing is not None:
+            self.settings.listing.parent.mkdir(parents=True, exist_ok=True)
 
     def account(self, problems: list[Problem], *, num_readings: int) -> None:
         """Add what came with one batch."""

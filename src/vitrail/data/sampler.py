@@ -37,8 +37,8 @@ class Sampler:
     """The samples of every step.
 
     With `num_repeats` > 1 (repeated augmentation, thesis 3.4.5) each image comes that often, every time as another
-    view, and an epoch keeps its length: it sees a `num_repeats`-th of the images. The views of an image are never
-    neighbours in the batch, because neighbours are what `blend` mixes.
+    view, and an epoch keeps its length: it sees a `num_repeats`-th of the images. In batches of more than a few images
+    the views of one are never neighbours, because neighbours are what `blend` mixes.
     """
 
     def __init__(
@@ -62,15 +62,25 @@ class Sampler:
         ):
             if value < 1:
                 raise ValueError(f"{name} must be at least 1, not {value}")
+        if not is_training and (num_repeats > 1 or weights is not None):
+            raise ValueError("an evaluation sees every sample once: repeats and weights are for training")
+        for name, array in (("groups", groups), ("weights", weights)):
+            if array is not None and np.shape(array) != (num_samples,):
+                raise ValueError(f"{name} must have one entry for each of the {num_samples} samples")
         self.num_samples = num_samples
         self.batch_size = min(batch_size, num_samples)  # of all ranks together
         self.seed = seed
         self.ranks = ranks or Ranks()
         self.num_micro_batches = num_micro_batches
         self.num_repeats = num_repeats
+        num_parts = self.ranks.num_ranks * num_micro_batches
+        if is_training and self.batch_size < num_parts:
+            raise ValueError(f"a batch of {self.batch_size} can't be divided into {num_parts} parts: take a larger one")
         self.is_training = is_training  # shuffled, whole batches only; otherwise in order, every sample once
         self.groups = groups  # the tar shard of each sample, where reading in order matters
-        self.weights = weights  # how often each sample is drawn, relative to others; None: once an epoch
+        self.weights = (
+            None if weights is None else np.asarray(weights)
+        )  # how often each sample is drawn, relative to others; None: once an epoch
 
     @property
     def num_steps(self) -> int:
@@ -81,11 +91,14 @@ class Sampler:
     @property
     def num_batches(self) -> int:
         """Batches of an epoch that this rank gets: `num_micro_batches` a step, fewer only in an uneven last step."""
-        last = len(self._parts(self.num_samples - (self.num_steps - 1) * self.batch_size))
+        left = self.num_samples - (self.num_steps - 1) * self.batch_size
+        last = len(self._parts(min(left, self.batch_size)))
         return last if self.num_steps == 1 else (self.num_steps - 1) * len(self._parts(self.batch_size)) + last
 
     def epoch(self, number: int, *, start_step: int = 0) -> Iterator[list[Sample]]:
         """This rank's batches of an epoch, from `start_step` on."""
+        if not 0 <= start_step <= self.num_steps:
+            raise ValueError(f"an epoch has the steps 0 to {self.num_steps - 1}, not {start_step}")
         order = self.order(number)
         turns = _count_turns(order)
         for step in range(start_step, self.num_steps):
