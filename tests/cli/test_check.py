@@ -1,6 +1,7 @@
 """`vitrail check`: exit codes, the table, the JSON, the files, and that training accepts what it writes."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -119,9 +120,22 @@ def test_names_that_would_steer_the_terminal_are_shown_as_escapes(
 
 
 def test_without_val_the_automatic_split_is_checked(pets: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_check("pets/train", "--val-share", "0.25", "--seed", "3") == 0
+    assert run_check("pets/train", "--val-share", "0.25") == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(":")[0].strip() for line in lines[1:3]] == ["train", "val"]
+
+
+def test_data_without_train_gives_code_1(pets: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.rmtree(pets / "train")
+    assert run_check("pets") == 1
+    assert "split missing" in capsys.readouterr().out
+
+
+def test_a_manifest_whose_splits_are_numbers_gives_code_1(pets: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [f"{path},{path.parent.name},{int('val' in path.parts)}\n" for path in sorted(pets.rglob("*.png"))]
+    Path("list.csv").write_text("path,label,split\n" + "".join(lines), encoding="utf-8")
+    assert run_check("list.csv") == 1
+    assert "train: not there; the splits are: 0 and 1" in capsys.readouterr().out
 
 
 def test_the_report_never_lands_inside_the_data(
@@ -141,6 +155,11 @@ def test_the_report_never_lands_inside_the_data(
         (["nowhere"], "no folder or file 'nowhere'"),
         (["pets", "--workers", "many"], "a number of processes, 0 or more, not 'many'"),
         (["pets", "--workers", "-1"], "--workers"),
+        (["pets", "--val-share", "0"], "a share between 0 and 1, such as 0.1, not '0'"),
+        (["pets", "--val-share", "1.0"], "not '1.0'"),
+        (["pets", "--val-share", "nan"], "not 'nan'"),
+        (["pets", "--val-share", "much"], "not 'much'"),
+        (["pets", "--seed", "3"], "--seed"),
         (["pets", "--out", "taken"], "cannot make the folder taken"),
         ([], "DATA"),
     ],

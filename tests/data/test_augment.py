@@ -97,6 +97,22 @@ def test_evaluation_can_be_bilinear() -> None:
     assert not torch.equal(sharp, soft)
 
 
+@pytest.mark.parametrize("image_size", [5, 6, 7, 8])
+def test_the_simple_crop_makes_small_pictures_too(image_size: int) -> None:
+    transform = Augmentation(image_size, crop="simple")
+    for key in range(100):
+        assert transform(make_image(), Draws(key)).shape == (3, image_size, image_size)
+
+
+def test_numbers_of_numpy_and_lists_are_settings_too() -> None:
+    assert Augmentation(np.int64(64)) == Augmentation(64)
+    assert type(Augmentation(np.int64(64)).image_size) is int
+    assert EvaluationView([np.int64(48), 64]).image_size == (48, 64)  # type: ignore[arg-type]
+    assert Augmentation(flip=np.float32(0.5), erasing=np.float64(0.25))._steps[2] == RandomErasing(0.25)
+    by_list, by_tuple = Augmentation(64, colour_jitter=[0.3, 0.3, 0.3]), Augmentation(64, colour_jitter=(0.3, 0.3, 0.3))
+    assert torch.equal(by_list(make_image(), Draws(0)), by_tuple(make_image(), Draws(0)))
+
+
 # Independence of choices
 
 
@@ -221,6 +237,24 @@ def test_erased_pixels_are_normal_noise_with_the_mean_and_spread_of_imagenet() -
         (lambda: Augmentation(colour_jitter=-0.3), "the jitter of brightness is -0.3"),
         (lambda: Augmentation(colour_jitter=(0.3, 0.3)), "the colour jitter is"),
         (lambda: Augmentation(erasing=1.5), "the probability of erasing is 1.5"),
+        (lambda: Augmentation(224.0), "the image size is 224.0; give a whole number"),  # type: ignore[arg-type]
+        (lambda: Augmentation(True), "the image size is True; give a whole number"),
+        (lambda: Augmentation((224, True)), r"the image size is \(224, True\)"),
+        (lambda: Augmentation("224"), "the image size is '224'"),  # type: ignore[arg-type]
+        (lambda: Augmentation(None), "the image size is None"),  # type: ignore[arg-type]
+        (lambda: EvaluationView(224.0), "the image size is 224.0"),  # type: ignore[arg-type]
+        (lambda: Augmentation(scale=0.5), "the scale of the crop is 0.5; give a smaller"),  # type: ignore[arg-type]
+        (lambda: Augmentation(scale=("a", "b")), "the scale of the crop is"),  # type: ignore[arg-type]
+        (lambda: Augmentation(ratio=(1.0, math.inf)), "the ratio of the crop is"),
+        (lambda: Augmentation(flip="a"), "the probability of a flip is 'a'"),  # type: ignore[arg-type]
+        (lambda: Augmentation(crop_ratio="a"), "the crop ratio is 'a'"),  # type: ignore[arg-type]
+        (lambda: Augmentation(erasing="a"), "the probability of erasing is 'a'"),  # type: ignore[arg-type]
+        (lambda: Augmentation(erasing=True), "the probability of erasing is True"),
+        (lambda: Augmentation(colour_jitter="a"), "the colour jitter is 'a'"),  # type: ignore[arg-type]
+        (lambda: Augmentation(colour_jitter=[0.3, 0.3]), "the colour jitter is"),
+        (lambda: Augmentation(colour_jitter=None), "the jitter of brightness is None"),  # type: ignore[arg-type]
+        (lambda: Augmentation(colour_jitter=math.inf), "the jitter of brightness is inf"),
+        (lambda: RandomErasing(area=0.5), "the area of erasing is 0.5"),  # type: ignore[arg-type]
         (lambda: RandomErasing(area=(0.5, 2.0)), "the area of erasing is"),
         (lambda: EvaluationView(image_size=-1), "the image size is -1"),
         (lambda: EvaluationView(crop_ratio=0.0), "the crop ratio is 0.0; it must be above 0 and at most 1"),

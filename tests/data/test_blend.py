@@ -230,3 +230,27 @@ def test_wrong_batches_are_refused() -> None:
         Blend(num_classes=5)(batch._replace(images=batch.images.to(torch.uint8)), **KEY)
     with pytest.raises(ValueError, match="have 3 classes, the blend has 5"):
         Blend(num_classes=5)(batch._replace(targets=torch.ones(2, 3)), **KEY)
+
+
+@pytest.mark.parametrize("label", [5, 900, -1])
+def test_a_label_that_is_no_class_is_named(label: int) -> None:
+    batch = make_batch(2)._replace(targets=torch.tensor([4, label]))
+    with pytest.raises(ValueError, match=f"^a label is {label}, but num_classes is 5: [^\n]*$"):
+        Blend(num_classes=5)(batch, **KEY)
+
+
+def test_labels_are_not_looked_at_on_other_devices_because_the_device_would_be_waited_for() -> None:
+    targets = torch.tensor([0, 9]).to("meta")  # a tensor whose numbers can't be read
+    assert Blend(num_classes=5).soften(targets).shape == (2, 5)
+
+
+def test_an_empty_batch_has_no_wrong_label() -> None:
+    assert Blend(num_classes=5).soften(torch.empty(0, dtype=torch.int64)).shape == (0, 5)
+
+
+@pytest.mark.parametrize("shape", [(2, 1, 4, 4), (2, 4, 4, 4), (2, 4, 4, 3), (4, 4)])
+def test_normalizing_refuses_another_number_of_channels(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r"^normalising for 3 channels takes images \[[^\n]*$"):
+        Normalize()(torch.zeros(shape, dtype=torch.uint8))
+    with pytest.raises(ValueError, match="for 1 channels"):
+        Normalize(mean=(0.5,), std=(0.5,))(torch.zeros(2, 3, 4, 4, dtype=torch.uint8))

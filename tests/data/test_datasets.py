@@ -1,4 +1,5 @@
 import csv
+import errno
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -131,11 +132,52 @@ def test_name_goes_before_a_folder_unless_that_is_written_as_a_path(
 ) -> None:
     fill(tmp_path / "fashion", "shoes/1.jpg", "shoes/2.jpg")
     monkeypatch.chdir(tmp_path)
-    assert open_source("fashion").name == "tiny"
+    source = open_source("fashion")
+    assert source.name == "tiny"
     assert len(calls) == 1
+    (note,) = source.notes
+    assert note.detail.endswith("there is also a folder of that name: write ./fashion for it")
+    assert (note.place, note.is_serious) == ("fashion", False)
     for spec in ("./fashion", "fashion/", str(tmp_path / "fashion"), Path("fashion")):
         assert open_source(spec).name == "fashion"
     assert len(calls) == 1
+
+
+def test_error_of_a_name_mentions_the_folder_that_is_called_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: list[tuple[Any, ...]]
+) -> None:
+    fill(tmp_path / "shards", "cat/1.jpg")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=r"need the pattern .*; there is also a folder of that name: write \./shards"):
+        open_source("shards")
+    assert open_source("shapes").notes == ()
+
+
+@pytest.mark.parametrize("name", ["pets", "list.csv"])
+def test_path_in_a_locked_folder_is_an_error_of_one_line(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    def refuse(path: Path, **settings: object) -> Any:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    with monkeypatch.context() as locked:
+        locked.setattr(Path, "stat", refuse)
+        with pytest.raises(ValueError) as caught:  # noqa: PT011
+            open_source(f"locked/{name}")
+    assert str(caught.value) == f"cannot look at locked/{name}: Permission denied"
+
+
+def test_named_set_in_a_locked_folder_is_an_error_of_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(name: str, root: Path, **settings: object) -> Any:
+        raise PermissionError(errno.EACCES, "Permission denied", str(root / "val"))
+
+    monkeypatch.setattr("vitrail.data.sources.named.open_named", refuse)
+    with pytest.raises(ValueError, match=r"^imagenet could not be read: .*Permission denied: 'locked/val'$"):
+        open_source("imagenet:locked")
+
+
+@pytest.mark.parametrize("spec", ["a\0b", "~nobody-of-this-name/pets"])
+def test_path_that_can_not_be(spec: str) -> None:
+    with pytest.raises(ValueError, match="no folder or file"):
+        open_source(spec)
 
 
 def test_folder_whose_name_is_no_data_set_needs_no_separator(pets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,6 +265,33 @@ def test_listing_without_rows_changes_nothing(pets: Path, tmp_path: Path) -> Non
 def test_listing_of_other_data_is_an_error(pets: Path, tmp_path: Path) -> None:
     listing = write_listing(tmp_path / "quarantine.csv", "cars/train/1.jpg", "/elsewhere/cat/1.jpg")
     with pytest.raises(ValueError, match=r"none of the 2 paths in .*quarantine\.csv is in pets: is it of other data\?"):
+        open_dataset(pets, exclude=listing)
+
+
+@pytest.mark.parametrize("is_absolute", [True, False])
+def test_listing_whose_files_were_all_deleted_changes_nothing(pets: Path, tmp_path: Path, is_absolute: bool) -> None:
+    listed = ["train/cat/1.jpg", "train/dog/2.jpg"]
+    listing = write_listing(tmp_path / "quarantine.csv", *(pets / path if is_absolute else path for path in listed))
+    for path in listed:
+        (pets / path).unlink()
+    assert len(open_dataset(pets, exclude=listing)) == 4
+    assert len(open_dataset(pets, "val", exclude=listing)) == 6
+
+
+def test_listing_of_other_files_in_the_data_folder_is_an_error(pets: Path, tmp_path: Path) -> None:
+    listing = write_listing(tmp_path / "quarantine.csv", fill(pets, "train/notes.txt") / "train/notes.txt")
+    with pytest.raises(ValueError, match=r"is it of other data\?"):
+        open_dataset(pets, exclude=listing)
+
+
+def test_listing_may_be_named_by_a_text(pets: Path, tmp_path: Path) -> None:
+    listing = write_listing(tmp_path / "quarantine.csv", pets / "train/cat/1.jpg")
+    assert len(open_dataset(pets, exclude=str(listing))) == 5
+
+
+def test_listing_with_a_huge_cell_is_an_error_of_one_line(pets: Path, tmp_path: Path) -> None:
+    listing = write_listing(tmp_path / "quarantine.csv", "x" * 200_000)
+    with pytest.raises(ValueError, match=r"quarantine\.csv cannot be read as CSV: field larger"):
         open_dataset(pets, exclude=listing)
 
 

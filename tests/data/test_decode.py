@@ -254,6 +254,7 @@ def test_exif_orientation_is_applied(name: str, options: dict[str, Any], orienta
     pixels = opened.pixels()
     assert (opened.height, opened.width) == expected.shape[:2] == tuple(pixels.shape[1:])
     assert (opened.height > opened.width) == (orientation >= 5)
+    assert opened.orientation == orientation
     assert pixels.permute(1, 2, 0).is_contiguous()
     assert np.abs(levels_of(pixels) - expected).max() <= 2
 
@@ -282,7 +283,7 @@ def test_damaged_exif_leaves_the_image_as_it_is(name: str, exif: bytes) -> None:
     else:
         data = encode(draw_quadrants(), name, exif=b"Exif\0\0" + exif)
     image = open_image(data)
-    assert (image.height, image.width) == (HEIGHT, WIDTH)
+    assert (image.height, image.width, image.orientation) == (HEIGHT, WIDTH, 1)
     for shrink in (1, 2):
         assert_quadrants(image.pixels(shrink=shrink), tolerance=16)
 

@@ -2,6 +2,9 @@
 
 import csv
 import json
+import os
+import shutil
+import tracemalloc
 from collections.abc import Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
@@ -9,12 +12,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image, PngImagePlugin
+from torch.utils.data import get_worker_info
 
 from vitrail.data.contract import Dataset, Level, Note
-from vitrail.data.doctor import check
+from vitrail.data.datasets import open_dataset, open_source
+from vitrail.data.doctor import check, duplicates
+from vitrail.data.doctor.check_copies import check_copies
+from vitrail.data.doctor.examine import RECORD, Examination, ExaminedSplit, examine_splits
 from vitrail.data.doctor.files import write_files
 from vitrail.data.doctor.findings import Finding, Findings, Severity
-from vitrail.data.stored import ArrayDataset, FileDataset, OpenedSource
+from vitrail.data.stored import ArrayDataset, FileDataset, OpenedSource, Subset
 
 MUST, LOOK, KNOW = Severity.MUST_BE_FIXED, Severity.WORTH_A_LOOK, Severity.GOOD_TO_KNOW
 
@@ -28,6 +35,12 @@ def scene(seed: int, *, width: int = 96, height: int = 72) -> Image.Image:
 def jpeg(image: Image.Image, *, quality: int = 90, exif: Image.Exif | None = None) -> bytes:
     file = BytesIO()
     image.save(file, "JPEG", quality=quality, exif=exif or Image.Exif())
+    return file.getvalue()
+
+
+def encode(image: Image.Image, image_format: str, *, exif: Image.Exif) -> bytes:
+    file = BytesIO()
+    image.save(file, image_format, exif=exif)
     return file.getvalue()
 
 
@@ -70,7 +83,16 @@ def sound_samples(count: int = 12, *, start: int = 1000) -> list[tuple[str, byte
 
 def check_train(*samples: tuple[str, bytes | np.ndarray | Exception, int]) -> Findings:
     """What is found in those samples among sound ones."""
-    return check(OpenedSource([Listed([*sound_samples(), *samples])]))
+    return check(with_val(Listed([*sound_samples(), *samples])))
+
+
+def with_val(train: Dataset, *, notes: Sequence[Note] = ()) -> OpenedSource:
+    """That data set beside a sound val of the same classes."""
+    level = train.level()
+    val = Listed(sound_samples(start=9000), split="val", classes=level.classes)
+    if level.is_multiple:
+        val.levels = {"class": Level(classes=level.classes, labels=np.ones((len(val), len(level.classes)), bool))}
+    return OpenedSource([train, val], notes=notes)
 
 
 def find(findings: Findings, problem: str) -> Finding:
@@ -187,6 +209,16 @@ def test_copies_with_different_labels_must_be_fixed_and_all_go() -> None:
     assert [row.path for row in findings.quarantined] == ["train/a.jpg", "train/b.jpg"]
 
 
+def test_of_copies_with_different_labels_those_outside_train_are_reported_but_stay() -> None:
+    train = Listed([*sound_samples(), ("a.jpg", jpeg(scene(1)), 0)])
+    copies = [("b.jpg", jpeg(scene(1)), 1), ("c.jpg", jpeg(scene(2)), 0), ("d.jpg", jpeg(scene(2)), 1)]
+    val = Listed([*sound_samples(start=2000), *copies], split="val")
+    findings = check(OpenedSource([train, val]))
+    assert paths(find(findings, "conflicting labels")) == [["train/a.jpg", "val/b.jpg"], ["val/c.jpg", "val/d.jpg"]]
+    assert [row.path for row in find(findings, "conflicting labels").quarantined] == ["train/a.jpg"]
+    assert {row.split for row in findings.quarantined} == {"train"}
+
+
 def test_copies_with_one_label_in_one_split_are_worth_a_look_and_stay() -> None:
     findings = check_train(*((f"{name}.jpg", jpeg(scene(1)), 0) for name in "abc"))
     assert [(finding.problem, finding.severity, finding.count) for finding in findings.findings] == [
@@ -217,7 +249,7 @@ def test_a_picture_compressed_anew_is_a_near_duplicate_or_near_leakage() -> None
 
 def test_very_uneven_classes_and_classes_of_a_few_images_are_worth_a_look() -> None:
     samples = [*((name, content, 0) for name, content, _ in sound_samples(30)), ("one.jpg", jpeg(scene(1)), 1)]
-    findings = check(OpenedSource([Listed(samples)]))
+    findings = check(with_val(Listed(samples)))
     assert problems(findings) == ["imbalance", "few images"]
     assert "30 times as many: cat has 30, dog 1" in find(findings, "imbalance").cases[0].detail
     assert [(case.places[0].path, case.detail) for case in find(findings, "few images").cases] == [("dog", "1 image")]
@@ -225,14 +257,30 @@ def test_very_uneven_classes_and_classes_of_a_few_images_are_worth_a_look() -> N
 
 
 def test_a_single_class_must_be_fixed() -> None:
-    samples = [(name, content, 0) for name, content, _ in sound_samples()]
-    findings = check(OpenedSource([Listed(samples, classes=("cat",))]))
+    splits = [
+        Listed([(name, content, 0) for name, content, _ in sound_samples(start=start)], split=split, classes=("cat",))
+        for split, start in (("train", 0), ("val", 100))
+    ]
+    findings = check(OpenedSource(splits))
     assert [(finding.problem, finding.severity) for finding in findings.findings] == [("single class", MUST)]
 
 
 def test_an_empty_split_must_be_fixed() -> None:
     findings = check(OpenedSource([Listed(sound_samples()), Listed([], split="val")]))
     assert [(finding.problem, finding.severity) for finding in findings.findings] == [("empty split", MUST)]
+
+
+@pytest.mark.parametrize(
+    ("splits", "missing"),
+    [(["val"], ["train"]), (["train", "test"], ["val"]), (["0", "1"], ["train", "val"]), (["train"], ["val"])],
+)
+def test_without_train_or_val_nothing_can_be_trained(splits: list[str], missing: list[str]) -> None:
+    datasets = [Listed(sound_samples(start=100 * place), split=split) for place, split in enumerate(splits)]
+    findings = check(OpenedSource(datasets))
+    assert [(finding.problem, finding.severity) for finding in findings.findings] == [("split missing", MUST)]
+    assert [path for (path,) in paths(findings.findings[0])] == missing
+    assert " and ".join(splits) in findings.findings[0].cases[0].detail
+    assert not findings.is_fit
 
 
 def test_what_the_source_noted_is_reported_with_its_seriousness() -> None:
@@ -242,7 +290,7 @@ def test_what_the_source_noted_is_reported_with_its_seriousness() -> None:
         Note("stray folder", "old", "it was not read", is_serious=False),
         Note("moon phase", "full", "nobody has heard of it", is_serious=False),
     ]
-    findings = check(OpenedSource([Listed(sound_samples())], notes=notes))
+    findings = check(with_val(Listed(sound_samples()), notes=notes))
     assert [(finding.problem, finding.severity, finding.amount) for finding in findings.findings] == [
         ("class missing", MUST, "2 classes"),
         ("stray folder", LOOK, "1 folder"),
@@ -275,7 +323,7 @@ def test_images_of_several_classes_or_none_can_be_checked() -> None:
     labels = np.zeros((14, 3), bool)
     labels[:8, 0] = labels[4:12, 1] = labels[5:13, 2] = True
     data.levels = {"class": Level(classes=("cat", "dog", "owl"), labels=labels)}
-    findings = check(OpenedSource([data]))
+    findings = check(with_val(data))
     assert problems(findings) == ["conflicting labels"]
     assert [place.label for place in findings.findings[0].cases[0].places] == ["owl", "no label"]
     assert findings.splits[0].class_counts == (8, 8, 8)
@@ -300,9 +348,12 @@ def test_tiny_long_and_blank_images_are_worth_a_look() -> None:
 
 def test_a_data_set_of_small_images_is_not_odd() -> None:
     images = np.stack([np.asarray(scene(seed, width=28, height=28).convert("L")) for seed in range(20)])
-    level = Level(classes=("cat", "dog"), labels=np.arange(20) % 2)
-    data = ArrayDataset(name="digits", split="train", images=images, levels={"class": level})
-    assert check(OpenedSource([data])).findings == ()
+    level = Level(classes=("cat", "dog"), labels=np.arange(10) % 2)
+    splits = [
+        ArrayDataset(name="digits", split=split, images=part, levels={"class": level})
+        for split, part in (("train", images[:10]), ("val", images[10:]))
+    ]
+    assert check(OpenedSource(splits)).findings == ()
 
 
 def test_how_images_are_stored_is_good_to_know() -> None:
@@ -319,6 +370,9 @@ def test_how_images_are_stored_is_good_to_know() -> None:
         ("table.png", png(scene(26).convert("P")), 0),
         ("moving.gif", animation.getvalue(), 0),
         ("turned.jpg", jpeg(scene(27), exif=turned), 0),
+        ("turned.png", encode(scene(29), "PNG", exif=turned), 0),
+        ("turned.webp", encode(scene(30), "WEBP", exif=turned), 0),
+        ("turned.tif", encode(scene(31), "TIFF", exif=turned), 0),
         ("really_a_png.jpg", png(scene(28)), 0),
     )
     names = {
@@ -326,7 +380,7 @@ def test_how_images_are_stored_is_good_to_know() -> None:
     }
     assert names == {
         "misleading name": ["really_a_png.jpg"],
-        "turned by EXIF": ["turned.jpg"],
+        "turned by EXIF": ["turned.jpg", "turned.png", "turned.webp", "turned.tif"],
         "animation": ["moving.gif"],
         "greyscale": ["grey.jpg"],
         "CMYK": ["print.jpg"],
@@ -351,6 +405,55 @@ def test_workers_change_nothing_and_progress_reaches_the_end() -> None:
     assert problems(alone) == ["broken file", "duplicate"]
     assert reports == sorted(reports)
     assert reports[-1] == (75, 75)
+
+
+class Talkative(Listed):
+    """Prints as decoders written in C do, and may fail in a worker where no sample is to blame."""
+
+    def __init__(self, *, fails: bool) -> None:
+        super().__init__(sound_samples(3))
+        self.fails = fails
+
+    def __len__(self) -> int:
+        if self.fails and get_worker_info() is not None:
+            raise RuntimeError("the worker has failed")
+        return super().__len__()
+
+    def read(self, index: int) -> bytes | np.ndarray:
+        os.write(2, b"Corrupt JPEG data: premature end of data segment")
+        return super().read(index)
+
+
+def test_what_decoders_print_in_workers_is_not_seen(capfd: pytest.CaptureFixture[str]) -> None:
+    assert check(OpenedSource([Talkative(fails=False)]), num_workers=1).splits[0].num_images == 3
+    assert capfd.readouterr().err == ""
+    os.write(2, b"of this process is still there")
+    assert capfd.readouterr().err == "of this process is still there"
+
+
+def test_an_error_in_a_worker_still_arrives() -> None:
+    with pytest.raises(RuntimeError, match="the worker has failed"):
+        check(OpenedSource([Talkative(fails=True)]), num_workers=1)
+
+
+def test_the_records_are_in_memory_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(duplicates, "_CHUNK", 64)
+    datasets = [Listed(sound_samples(3, start=start), split=split) for split, start in (("train", 0), ("val", 10))]
+    small = examine_splits(datasets, num_workers=0)
+    assert all(np.shares_memory(split.records, small.records) for split in small.splits)
+    count = 4000
+    records = np.zeros(count, RECORD)
+    random = np.random.RandomState(0)
+    records["is_whole"] = True
+    records["digest"], records["look"] = random.permutation(count), random.randint(0, 2**63, count)
+    records["thumbnail"] = random.randint(0, 256, (count, 16, 16, 3))
+    split = ExaminedSplit(Listed([("a.jpg", b"", 0)] * count), records, {})
+    tracemalloc.start()
+    try:
+        assert list(check_copies(Examination((split,), records))) == []
+        assert tracemalloc.get_traced_memory()[1] < records.nbytes / 2
+    finally:
+        tracemalloc.stop()
 
 
 def damaged_source() -> OpenedSource:
@@ -408,3 +511,71 @@ def test_the_listing_and_the_record_hold_what_was_found(tmp_path: Path) -> None:
     ]
     assert record["findings"][1]["cases"][0]["places"][1]["path"] == "val/b.jpg"
     assert [split["images"] for split in record["splits"]] == [15, 13]
+
+
+def fill(folder: Path) -> None:
+    """Class folders in train and val; one file is cut off, one of train is in val as well."""
+    for seed in range(24):
+        path = folder / ("train", "val")[seed >= 12] / ("cat", "dog")[seed % 2] / f"{seed}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(jpeg(scene(seed)))
+    (folder / "train" / "cat" / "0.jpg").write_bytes(jpeg(scene(0))[:900])
+    shutil.copy(folder / "train" / "dog" / "1.jpg", folder / "val" / "dog" / "copy.jpg")
+
+
+def names_of(data: Dataset) -> set[str]:
+    return {Path(data.locate(index)).name for index in range(len(data))}
+
+
+@pytest.mark.parametrize("kind", ["folder", "manifest", "manifest elsewhere"])
+def test_the_listing_holds_where_the_data_is_moved_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    place, other = tmp_path / "here", tmp_path / "there"
+    fill(place / "pets")
+    below = {"folder": "pets", "manifest": "list.csv", "manifest elsewhere": "lists/list.csv"}[kind]
+    if kind != "folder":
+        manifest = place / below
+        manifest.parent.mkdir(exist_ok=True)
+        files = sorted((place / "pets").rglob("*.jpg"))
+        lines = [
+            f"{os.path.relpath(path, manifest.parent)},{path.parent.name},{path.parts[-3]}\n".replace("\\", "/")
+            for path in files
+        ]
+        manifest.write_text("path,label,split\n" + "".join(lines), encoding="utf-8")
+    monkeypatch.chdir(place)
+    source = open_source(below)
+    write_files(check(source), source, folder=tmp_path)
+    listing = tmp_path / "quarantine.csv"
+    assert str(place) not in listing.read_text(encoding="utf-8")
+    for folder in (place, other):
+        if folder is other:
+            monkeypatch.chdir(tmp_path)
+            place.rename(other)
+        spec = folder / below
+        kept = names_of(open_dataset(spec, exclude=listing))
+        assert names_of(open_dataset(spec)) - kept == {"0.jpg", "1.jpg"}
+        assert len(open_dataset(spec, "val", exclude=listing)) == len(open_dataset(spec, "val"))
+
+
+def test_files_of_a_part_of_a_data_set_are_listed_by_their_path_below_the_data(tmp_path: Path) -> None:
+    fill(tmp_path)
+    source = open_source(tmp_path)
+    train = Subset(source.open("train"), np.arange(len(source.open("train")))[::-1])
+    findings = check(OpenedSource([train, source.open("val")]))
+    assert sorted(row.path for row in findings.quarantined) == ["train/cat/0.jpg", "train/dog/1.jpg"]
+
+
+def test_a_path_that_means_another_file_in_another_split_is_listed_in_full(tmp_path: Path) -> None:
+    fill(tmp_path)
+    (tmp_path / "train" / "dog" / "copy.jpg").write_bytes(b"cut off")
+    splits = []
+    for split in ("train", "val"):
+        files = sorted((tmp_path / split).rglob("*.jpg"))
+        level = Level(classes=("cat", "dog"), labels=np.array([int(path.parent.name == "dog") for path in files]))
+        names = [path.relative_to(tmp_path / split).as_posix() for path in files]
+        root = tmp_path / split
+        splits.append(FileDataset(name="pets", split=split, root=root, paths=names, levels={"label": level}))
+    findings = check(OpenedSource(splits))
+    listed = {row.path for row in findings.quarantined}
+    assert listed == {"cat/0.jpg", "dog/1.jpg", str(tmp_path / "train" / "dog" / "copy.jpg")}

@@ -24,7 +24,7 @@ def fingerprints(images: list[Image.Image]) -> tuple[np.ndarray, np.ndarray]:
 
 def groups_of(images: list[Image.Image]) -> list[list[int]]:
     looks, thumbnails = fingerprints(images)
-    return [group.tolist() for group in group_alike(looks, thumbnails=thumbnails)]
+    return [group.tolist() for group in group_alike(looks, thumbnails=thumbnails, among=np.arange(len(looks)))]
 
 
 def compressed(image: Image.Image, quality: int) -> Image.Image:
@@ -115,7 +115,7 @@ def test_more_images_of_one_look_than_are_compared_with_each_other_are_still_one
     monkeypatch.setattr(duplicates, "_MAX_NEIGHBOURS", 3)
     looks, thumbnails = fingerprints([scene(1)] * 50)
     assert len(find_close(looks, max_bits=7)) == 49 + 48 + 47
-    assert [len(group) for group in group_alike(looks, thumbnails=thumbnails)] == [50]
+    assert [len(group) for group in group_alike(looks, thumbnails=thumbnails, among=np.arange(len(looks)))] == [50]
 
 
 def test_the_search_stops_where_all_are_alike(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,4 +125,5 @@ def test_the_search_stops_where_all_are_alike(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_no_images_have_no_look_alikes() -> None:
-    assert group_alike(np.empty(0, np.uint64), thumbnails=np.empty((0, 16, 16, 3), np.uint8)) == []
+    none = np.empty(0, np.int64)
+    assert group_alike(np.empty(0, np.uint64), thumbnails=np.empty((0, 16, 16, 3), np.uint8), among=none) == []

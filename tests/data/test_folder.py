@@ -180,7 +180,7 @@ def test_strays_are_noted_and_not_read(tmp_path: Path) -> None:
         Note(
             "other files",
             "val/cat",
-            "not images by their names, and passed over: 2, such as val/cat/notes.txt",
+            "not image files, and passed over: 2, such as val/cat/notes.txt",
             False,
         ),
         Note("stray images", ".", "images beside the class folders, and passed over: 1, such as cover.jpg", False),
@@ -297,3 +297,14 @@ def test_names_in_another_encoding_can_be_read_and_printed(tmp_path: Path) -> No
     assert "caf\\udce9" in text
     text += "".join(note.place + note.detail for note in source.notes)
     text.encode("utf-8")
+
+
+def test_pipe_with_the_name_of_an_image_is_passed_over(tmp_path: Path) -> None:
+    fill(tmp_path, "train/cat/1.jpg", "val/cat/1.jpg")
+    os.mkfifo(tmp_path / "train/cat/2.jpg")
+    (tmp_path / "train/cat/3.jpg").symlink_to(tmp_path / "train/cat/2.jpg")
+    (tmp_path / "train/cat/4.jpg").symlink_to(tmp_path / "val/cat/1.jpg")
+    source = opened(tmp_path)
+    assert paths_of(source.open("train")) == ["train/cat/1.jpg", "train/cat/4.jpg"]
+    (note,) = notes_of(source, "other files")
+    assert note.detail == "not image files, and passed over: 2, such as train/cat/2.jpg"

@@ -1,17 +1,19 @@
 import math
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 import pytest
 import timm.data
 import torch
+import torch.nn.functional as F
 from PIL import Image
 from timm.data.transforms import RandomResizedCropAndInterpolation
 from torch import Tensor
 
 from vitrail.data.decode import OpenedImage, open_image
 from vitrail.data.draws import Draws
-from vitrail.data.geometry import Box, Crop, plan_centre_crop, plan_resized_crop, plan_simple_crop
+from vitrail.data.geometry import PADDING, Box, Crop, plan_centre_crop, plan_resized_crop, plan_simple_crop
 
 
 def make_array(height: int, width: int) -> np.ndarray:
@@ -21,6 +23,15 @@ def make_array(height: int, width: int) -> np.ndarray:
     waves = [np.sin(rows / (7 + channel)) + np.cos(columns / (11 - channel)) for channel in range(3)]
     noise = random.normal(0, 10, (height, width, 3))
     return (127 + 50 * np.stack(waves, axis=2) + noise).clip(0, 255).astype(np.uint8)
+
+
+def resize_then_cut(array: np.ndarray, crop: Crop) -> Tensor:
+    """What a crop of a whole image means: resize all of it, mirror it at the border, cut the window."""
+    batch = torch.from_numpy(array).permute(2, 0, 1)[None]
+    resized = F.interpolate(batch, size=crop.resized, mode=crop.interpolation, antialias=True)[0]
+    padded = np.pad(resized.numpy(), ((0, 0), (PADDING, PADDING), (PADDING, PADDING)), mode="reflect")
+    top, left = crop.window.top + PADDING, crop.window.left + PADDING
+    return torch.from_numpy(padded[:, top : top + crop.window.height, left : left + crop.window.width])
 
 
 def difference(first: Tensor, second: Tensor) -> Tensor:
@@ -70,6 +81,30 @@ def test_evaluation_agrees_with_timm(size: tuple[int, int], crop_ratio: float) -
     theirs = transform(Image.fromarray(array))
     ours = plan_centre_crop(size, image_size=(96, 96), crop_ratio=crop_ratio).apply(open_image(array))
     assert ours.shape == theirs.shape == (3, 96, 96)
+    assert difference(ours, theirs).max() <= 2
+    assert difference(ours, theirs).mean() < 0.05
+
+
+@pytest.mark.parametrize(
+    ("size", "image_size", "crop_ratio"),
+    [
+        ((255, 340), 224, 0.875),
+        ((340, 255), 224, 0.875),
+        ((247, 330), 224, 0.9),
+        ((383, 500), 384, 1.0),
+        ((447, 600), 448, 1.0),
+        ((253, 340), 224, 0.875),
+    ],
+)
+def test_evaluation_agrees_with_timm_where_an_image_is_hardly_enlarged(
+    size: tuple[int, int], image_size: int, crop_ratio: float
+) -> None:
+    array = make_array(*size)
+    transform = timm.data.create_transform(
+        image_size, use_prefetcher=True, interpolation="bicubic", crop_pct=crop_ratio
+    )
+    theirs = transform(Image.fromarray(array))
+    ours = plan_centre_crop(size, image_size=(image_size, image_size), crop_ratio=crop_ratio).apply(open_image(array))
     assert difference(ours, theirs).max() <= 2
     assert difference(ours, theirs).mean() < 0.05
 
@@ -189,7 +224,45 @@ def test_a_simple_crop_agrees_with_padding_the_resized_image() -> None:
     assert difference(crop.apply(open_image(array)), expected).max() <= 2
 
 
+@pytest.mark.parametrize(("size", "image_size"), [((223, 300), 224), ((300, 191), 192), ((31, 47), 32)])
+def test_a_simple_crop_of_an_image_one_pixel_short_is_resized(size: tuple[int, int], image_size: int) -> None:
+    array = make_array(*size)
+    for index in range(5):
+        crop = plan_simple_crop(size, Draws(index), image_size=(image_size, image_size))
+        assert difference(crop.apply(open_image(array)), resize_then_cut(array, crop)).max() <= 1
+
+
+@pytest.mark.parametrize("image_size", [(5, 5), (6, 6), (8, 8), (9, 9), (5, 40)])
+def test_a_simple_crop_may_be_hardly_larger_than_what_is_mirrored(image_size: tuple[int, int]) -> None:
+    for size in ((30, 40), (40, 30), (7, 7)):
+        array = make_array(*size)
+        for index in range(40):
+            crop = plan_simple_crop(size, Draws(index), image_size=image_size)
+            assert difference(crop.apply(open_image(array)), resize_then_cut(array, crop)).max() <= 1
+
+
 # Application
+
+
+def test_a_crop_of_a_part_of_the_image_is_that_of_the_whole_resized_one() -> None:
+    random = np.random.RandomState(0)
+    for index in range(300):
+        image_size = int(random.randint(9, 97))
+        target = (image_size, image_size)
+        # Half of the images are about as large as their target, where the scale is nearly 1.
+        short = int(random.randint(1, 200)) if index % 2 else max(1, image_size + int(random.randint(-4, 5)))
+        long = int(short * random.uniform(1.0, 4.0))
+        size = (short, long) if random.rand() < 0.5 else (long, short)
+        array = make_array(*size)
+        crop = (
+            plan_simple_crop(size, Draws(index), image_size=target)
+            if random.rand() < 0.5
+            else plan_centre_crop(size, image_size=target, crop_ratio=float(random.choice([0.875, 0.9, 1.0])))
+        )
+        crop = replace(crop, interpolation=str(random.choice(["bicubic", "bilinear"])), is_exact=True)
+        gaps = difference(crop.apply(open_image(array)), resize_then_cut(array, crop))
+        assert gaps.max() <= 1, (size, crop)
+        assert gaps.mean() < 0.05, (size, crop)
 
 
 @pytest.mark.parametrize(("interpolation", "filter"), [("bicubic", 3), ("bilinear", 2)])

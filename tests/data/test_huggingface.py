@@ -80,7 +80,51 @@ def test_rows_without_a_label_are_left_out(tmp_path: Path) -> None:
     train = source.open("train")
     assert train.level().labels.tolist() == [0, 1]
     assert train.read(1) == encode(3)
-    assert [(note.place, note.detail[:6]) for note in source.notes] == [("train", "1 of 3"), ("test", "2 of 2")]
+    noted = [(note.place, note.detail[:6]) for note in source.notes if note.problem == "label missing"]
+    assert noted == [("train", "1 of 3"), ("test", "2 of 2")]
+
+
+def test_splits_that_list_their_classes_in_other_orders_are_matched_by_name(tmp_path: Path) -> None:
+    train = table([1, 2, 3], {"label": (datasets.ClassLabel(names=["cat", "dog", "ape"]), [0, 1, 2])})
+    val = table([4, 5, 6, 7], {"label": (datasets.ClassLabel(names=["ape", "cow", "cat"]), [0, 1, 2, -1])})
+    test = table([8, 9], {"label": (datasets.Value("string"), ["dog", None])})
+    source = open_huggingface(save(tmp_path / "set", {"train": train, "validation": val, "test": test}))
+    assert {source.open(split).level().classes for split in source.splits} == {("cat", "dog", "ape", "cow")}
+    assert source.open("train").level().labels.tolist() == [0, 1, 2]
+    assert source.open("val").level().labels.tolist() == [2, 3, 0]
+    assert source.open("test").level().labels.tolist() == [1]
+
+
+@pytest.mark.parametrize("order", [("train", "test", "val"), ("test", "train", "val")])
+def test_a_split_without_the_label_column_is_left_out_and_noted(tmp_path: Path, order: tuple[str, ...]) -> None:
+    tables = {"train": labelled([1, 2], [0, 1]), "val": labelled([3, 4], [1, 0]), "test": table([5], {})}
+    source = open_huggingface(save(tmp_path / "set", {split: tables[split] for split in order}))
+    assert source.splits == ("train", "val")
+    ((problem, place, detail, is_serious),) = source.notes
+    assert (problem, place, is_serious) == ("column missing", "test", False)
+    assert detail == "no column 'label' in this split: it was left out"
+
+
+def test_labels_beside_the_main_ones_that_a_split_lacks_are_left_out_and_noted(tmp_path: Path) -> None:
+    fine, coarse = datasets.ClassLabel(names=["cat", "dog"]), datasets.ClassLabel(names=["pet"])
+    train = table([1, 2], {"label": (fine, [0, 1]), "coarse_label": (coarse, [0, 0])})
+    source = open_huggingface(save(tmp_path / "set", {"train": train, "val": labelled([3, 4], [0, 1])}))
+    assert list(source.open("train").levels) == list(source.open("val").levels) == ["label"]
+    assert [(note.place, note.detail) for note in source.notes] == [
+        ("coarse_label", "not in val: these labels were left out")
+    ]
+
+
+def test_a_class_that_is_missing_or_misspelt_in_one_split_is_noted(tmp_path: Path) -> None:
+    text = datasets.Value("string")
+    train = table([1, 2, 3], {"label": (text, ["zebra", "Horse", "horse"])})
+    val = table([4, 5, 6], {"label": (text, ["zebro", "Horse", "horse"])})
+    notes = open_huggingface(save(tmp_path / "set", {"train": train, "val": val})).notes
+    assert [(note.problem, note.place) for note in notes] == [
+        ("class names alike", "Horse"),
+        ("class missing", "zebra"),
+        ("class missing", "zebro"),
+    ]
 
 
 @pytest.mark.parametrize(

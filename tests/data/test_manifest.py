@@ -1,4 +1,5 @@
 import builtins
+import errno
 import json
 import pickle
 from collections.abc import Mapping, Sequence
@@ -300,3 +301,90 @@ def test_parquet_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(builtins, "__import__", refuse)
     with pytest.raises(ValueError, match=r"reading Parquet needs pyarrow: pip install 'vitrail\[parquet\]'"):
         opened(write(tmp_path, ROWS, name="list.parquet"))
+
+
+@pytest.mark.parametrize("name", ["list.csv", "list.parquet"])
+def test_manifest_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    def refuse(path: Path) -> Any:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    for reader in ("read_csv", "read_parquet"):
+        monkeypatch.setattr(f"vitrail.data.sources.manifest.{reader}", refuse)
+    with pytest.raises(ValueError, match=rf"^cannot read .*{name}: Permission denied$"):
+        opened(write(tmp_path, ROWS, name=name))
+
+
+def test_path_with_a_nul_byte(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"list\.csv, line 3: .*NUL"):
+        opened(write(tmp_path, ROWS.replace("a/2.jpg", "a/\0.jpg")))
+
+
+def test_parquet_path_with_a_nul_byte(tmp_path: Path) -> None:
+    write(tmp_path, "")
+    path = write_parquet(tmp_path / "list.parquet", {"path": ["a/1.jpg", "a\0"], "label": ["cat", "dog"]})
+    with pytest.raises(ValueError, match=r"list\.parquet, row 2: the path 'a\\x00' has a NUL byte in it"):
+        opened(path)
+
+
+def test_cell_that_is_too_long_for_csv_is_named_by_its_line(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"list\.csv, line 6: cannot be read as CSV: field larger"):
+        opened(write(tmp_path, ROWS + "a/5.jpg," + "x" * 200_000 + ",train\n"))
+
+
+def test_images_in_a_table_are_named_by_absolute_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_parquet(tmp_path / "held.parquet", {"image": [b"a", b"b"], "label": [0, 0]})
+    monkeypatch.chdir(tmp_path)
+    dataset = opened(Path("held.parquet")).open("train")
+    assert dataset.locate(0).startswith(f"{path}!")
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "kind"),
+    [
+        ("label", [0.0, 1.0], "double"),
+        ("Label", [True, False], "bool"),
+        ("label", [["cat"], ["dog"]], r"list<.*>"),
+        ("split", [0.0, 1.0], "double"),
+    ],
+)
+def test_parquet_column_of_a_type_that_is_no_label(tmp_path: Path, column: str, values: list[Any], kind: str) -> None:
+    write(tmp_path, "")
+    labels = {"class": ["cat", "dog"]} if column == "split" else {}
+    path = write_parquet(tmp_path / "list.parquet", {"path": ["a/1.jpg", "a/2.jpg"], **labels, column: values})
+    with pytest.raises(ValueError, match=f"the column '{column}' holds {kind}, where text or integers are needed$"):
+        opened(path)
+
+
+@pytest.mark.parametrize("images", [[b"a", None], [{"bytes": b"a"}, None], [{"bytes": b"a"}, {"bytes": None}]])
+def test_parquet_without_one_image_has_one_sample_that_can_not_be_read(tmp_path: Path, images: list[Any]) -> None:
+    columns = {"image": images, "label": [0, 0], "split": ["train", "train"]}
+    train = opened(write_parquet(tmp_path / "held.parquet", columns), val_share=0.5)
+    read = {}
+    for split in train.splits:
+        dataset = train.open(split)
+        for index in range(len(dataset)):
+            read[dataset.locate(index)[-1]] = (dataset, index)
+    assert read["1"][0].read(read["1"][1]) == b"a"
+    with pytest.raises(OSError, match="no image here"):
+        read["2"][0].read(read["2"][1])
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        b"{",
+        b"\xff",
+        b"[]",
+        b'{"info": null}',
+        b'{"info": {"features": [1]}}',
+        b'{"info": {"features": {"label": "names"}}}',
+        b'{"info": {"features": {"label": {"names": 3}}}}',
+        b'{"info": {"features": {"label": {"names": ["cat", "cat"]}}}}',
+    ],
+)
+def test_broken_metadata_of_hugging_face_is_ignored(tmp_path: Path, metadata: bytes) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    table = pyarrow.table({"image": [b"a", b"b"], "label": [3, 4]}).replace_schema_metadata({b"huggingface": metadata})
+    parquet.write_table(table, tmp_path / "held.parquet")
+    assert opened(tmp_path / "held.parquet").open("train").level().classes == ("3", "4")

@@ -303,6 +303,14 @@ def test_every_operation_of_the_policies_is_known() -> None:
         (lambda: AutoAugment(interpolation="lanczos"), "unknown interpolation 'lanczos'; known are: bicubic"),
         (lambda: TrivialAugment(interpolation=""), "unknown interpolation ''"),
         (lambda: ThreeAugment(radius=(2.0, 0.1)), r"radius of the blur is \(2.0, 0.1\)"),
+        (lambda: ThreeAugment(radius=1.0), "radius of the blur is 1.0; give a smaller"),  # type: ignore[arg-type]
+        (lambda: ThreeAugment(threshold=-1), "threshold of solarise is -1; it goes from 0 to 256"),
+        (lambda: ThreeAugment(threshold=300), "threshold of solarise is 300; it goes from 0 to 256"),
+        (lambda: ThreeAugment(threshold="a"), "threshold of solarise is 'a'"),  # type: ignore[arg-type]
+        (lambda: RandAugment(magnitude="a"), "magnitude of RandAugment is 'a'"),  # type: ignore[arg-type]
+        (lambda: RandAugment(noise=None), "noise of RandAugment is None"),  # type: ignore[arg-type]
+        (lambda: RandAugment(num_operations=1.5), "can't make 1.5 operations"),  # type: ignore[arg-type]
+        (lambda: ColourJitter(contrast="a"), "jitter of contrast is 'a'"),  # type: ignore[arg-type]
         (lambda: ColourJitter(brightness=-0.1), "jitter of brightness is -0.1"),
         (lambda: ColourJitter(hue=0.6), "jitter of hue is 0.6; it can be 0 to 0.5"),
     ],

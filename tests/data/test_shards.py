@@ -1,6 +1,8 @@
+import errno
 import io
 import json
 import multiprocessing
+import os
 import pickle
 import tarfile
 from collections.abc import Mapping
@@ -11,6 +13,8 @@ import numpy as np
 import pytest
 
 from vitrail.data.contract import Dataset
+from vitrail.data.sources.folder import EXTENSIONS
+from vitrail.data.sources.shard_patterns import find_shards
 from vitrail.data.sources.shards import ShardDataset, open_shards
 from vitrail.data.sources.tar_index import read_members
 
@@ -56,7 +60,7 @@ def test_every_split_is_read_with_one_class_list(tmp_path: Path) -> None:
     assert train.locate(2) == f"{tmp_path / 'train-001.tar'}!c.jpg"
     groups = shard_of(train).groups
     assert groups[0] == groups[1] != groups[2] == groups[3]
-    assert [note.problem for note in source.notes] == ["class numbers with gaps"]
+    assert [note.problem for note in source.notes] == ["class numbers with gaps", "class missing", "class missing"]
 
 
 def test_without_a_split_in_the_pattern_a_share_of_each_class_is_set_aside(tmp_path: Path) -> None:
@@ -103,15 +107,105 @@ def test_the_class_file_goes_before_json(tmp_path: Path) -> None:
     ("file", "content"), [("classes.txt", "ant\nbee\ncat\n"), ("classes.json", '["ant", "bee", "cat"]')]
 )
 @pytest.mark.parametrize("labels", [{"x": 2, "y": 0}, {"x": "cat", "y": "ant"}])
+@pytest.mark.parametrize("is_beside", [True, False])
 def test_a_class_list_beside_the_shards_names_the_numbers(
-    tmp_path: Path, file: str, content: str, labels: dict[str, int | str]
+    tmp_path: Path, file: str, content: str, labels: dict[str, int | str], is_beside: bool
 ) -> None:
-    write_tar(tmp_path / "val" / "0.tar", samples(labels))
-    (tmp_path / file).write_text(content)
+    for split in ("train", "val"):
+        write_tar(tmp_path / split / "0.tar", samples(labels))
+    place = (tmp_path / "train" if is_beside else tmp_path) / file
+    place.write_text(content)
     source = open_shards(f"{tmp_path}/{{split}}/*.tar")
     assert source.open("val").level().classes == ("ant", "bee", "cat")
     assert source.open("val").level().labels.tolist() == [2, 0]
+    assert [(note.problem, note.place, note.is_serious) for note in source.notes] == [("class list", str(place), False)]
+
+
+def test_a_class_list_above_a_single_folder_is_of_something_else(tmp_path: Path) -> None:
+    write_tar(tmp_path / "shards" / "val.tar", samples({"x": 0, "y": 1}))
+    (tmp_path / "classes.txt").write_text("ant\nbee\n")
+    source = open_shards(f"{tmp_path}/shards/{{split}}.tar")
+    assert source.open("val").level().classes == ("0", "1")
     assert source.notes == ()
+
+
+def test_folders_whose_class_lists_differ_are_an_error(tmp_path: Path) -> None:
+    for split, content in (("train", "ant\nbee\n"), ("val", "bee\nant\n")):
+        write_tar(tmp_path / split / "0.tar", samples({"x": 0, "y": 1}))
+        (tmp_path / split / "classes.txt").write_text(content)
+    with pytest.raises(ValueError, match=r"train/classes.txt and .*val/classes.txt list different classes"):
+        open_shards(f"{tmp_path}/{{split}}/*.tar")
+
+
+def test_a_class_list_that_is_not_utf8_is_an_error_of_one_line(tmp_path: Path) -> None:
+    write_tar(tmp_path / "a.tar", samples({"x": 0}))
+    (tmp_path / "classes.txt").write_bytes("b\u00eate\n".encode("latin-1"))
+    with pytest.raises(ValueError, match=r"classes.txt is not in UTF-8: save it again in that encoding$"):
+        open_shards(f"{tmp_path}/a.tar")
+
+
+def test_a_class_that_is_missing_or_misspelt_in_one_split_is_noted(tmp_path: Path) -> None:
+    write_tar(tmp_path / "train.tar", samples({"a": "zebra", "b": "Horse", "c": "horse"}))
+    write_tar(tmp_path / "val.tar", samples({"d": "zebro", "e": "Horse", "f": "horse"}))
+    notes = open_shards(f"{tmp_path}/{{split}}.tar").notes
+    assert [(note.problem, note.place) for note in notes] == [
+        ("class names alike", "Horse"),
+        ("class missing", "zebra"),
+        ("class missing", "zebro"),
+    ]
+    assert notes[1].detail == "in train but not in val; val has 'zebro': is it misspelt?"
+
+
+@pytest.mark.parametrize("extension", EXTENSIONS)
+def test_shards_and_folders_hold_images_of_the_same_extensions(tmp_path: Path, extension: str) -> None:
+    write_tar(tmp_path / "val.tar", {f"a{extension}": b"x", "a.cls": b"0"})
+    assert open_shards(f"{tmp_path}/{{split}}.tar").open("val").read(0) == b"x"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"names": [1, 2]},
+        {"names": "ab"},
+        {"offsets": [512, "1536"]},
+        {"sizes": [1, -1]},
+        {"sizes": [1, True]},
+        {"labels": {"label": [0, [1]]}},
+        {"labels": {"label": {"0": 1, "1": 1}}},
+        {"labels": [["label"]]},
+        {"num_without_image": "none"},
+    ],
+)
+def test_a_kept_index_with_wrong_types_is_made_anew(tmp_path: Path, change: dict[str, Any]) -> None:
+    write_tar(tmp_path / "val.tar", samples({"a": 0, "b": 1}))
+    pattern, kept = f"{tmp_path}/{{split}}.tar", tmp_path / "val.tar.index"
+    open_shards(pattern)
+    whole = json.loads(kept.read_text())
+    kept.write_text(json.dumps({**whole, "index": {**whole["index"], **change}}))
+    val = open_shards(pattern).open("val")
+    assert [val.read(index) for index in range(2)] == [b"a", b"b"]
+    assert json.loads(kept.read_text()) == whole
+
+
+def test_a_shard_that_may_not_be_read_is_an_error_of_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path) -> Any:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    write_tar(tmp_path / "a.tar", samples({"x": 0}))
+    monkeypatch.setattr("vitrail.data.sources.shard_index.read_members", refuse)
+    with pytest.raises(ValueError, match=r"^cannot read the shard .*a.tar: Permission denied$"):
+        open_shards(f"{tmp_path}/a.tar")
+
+
+def test_a_shard_in_a_locked_folder_is_an_error_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: object, **settings: object) -> Any:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    with monkeypatch.context() as locked:
+        locked.setattr(os, "stat", refuse)
+        with pytest.raises(ValueError) as caught:  # noqa: PT011
+            find_shards("locked/a.tar")
+    assert str(caught.value) == "no file matches locked/a.tar: Permission denied"
 
 
 def test_a_label_beyond_the_class_list_is_an_error(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def test_a_subset_keeps_images_labels_and_places() -> None:
 
 def test_splits_come_in_the_usual_order() -> None:
     images = np.zeros((3, 2, 2), dtype=np.uint8)
-    names = ("extra", "test", "train", "val")
+    names = ("more", "extra", "test", "train", "val")
     source = OpenedSource([ArrayDataset(name="x", split=name, images=images, levels=LEVELS) for name in names])
-    assert source.splits == ("train", "val", "test", "extra")
+    assert source.splits == ("train", "val", "test", "extra", "more")
     assert source.open("val").split == "val"

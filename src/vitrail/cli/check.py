@@ -1,6 +1,7 @@
 """Look at every image of a data set and say what must be fixed before training; exit code 1 if anything must."""
 
 import argparse
+import math
 import os
 import re
 import sys
@@ -25,8 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("data", metavar="DATA", help="a folder of class folders, a manifest, or a name like cifar100")
     parser.add_argument("--out", type=Path, help="folder for the report (default: check-NAME)")
     parser.add_argument("--workers", type=_count, help="processes that read images (default: one per core)")
-    parser.add_argument("--val-share", type=float, default=0.1, help="share for val where there is none (default: 0.1)")
-    parser.add_argument("--seed", type=int, default=0, help="of the automatic split (default: 0)")
+    parser.add_argument("--val-share", type=_share, default=0.1, help="for val where there is none (default: 0.1)")
     parser.add_argument("--download", action="store_true", help="fetch a named data set that is not there yet")
     parser.add_argument("--json", action="store_true", help="print all findings as JSON instead of a table")
 
@@ -37,9 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
     from vitrail.data.doctor import check
     from vitrail.data.doctor.files import as_json, write_files
 
-    source = open_source(
-        arguments.data, val_share=arguments.val_share, seed=arguments.seed, download=arguments.download
-    )
+    source = open_source(arguments.data, val_share=arguments.val_share, download=arguments.download)
     folder = _prepare_folder(arguments.out, data=Path(arguments.data), name=source.name)
     workers = _count_cores() if arguments.workers is None else arguments.workers
     with _show_progress() as progress:
@@ -56,6 +54,16 @@ def _count(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"a number of processes, 0 or more, not {text!r}")
     return int(text)
+
+
+def _share(text: str) -> float:
+    try:
+        share = float(text)
+    except ValueError:
+        share = math.nan
+    if not 0.0 < share < 1.0:
+        raise argparse.ArgumentTypeError(f"a share between 0 and 1, such as 0.1, not {text!r}")
+    return share
 
 
 def _count_cores() -> int:

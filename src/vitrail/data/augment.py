@@ -3,6 +3,7 @@
 Both kinds are called as `transform(image, draws)` and give uint8 pixels [3, height, width], channels last in memory.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from vitrail.data.checks import (
     as_pair,
+    as_plain_size,
     check_choice,
     check_crop_ratio,
     check_interpolation,
@@ -48,11 +50,13 @@ class Augmentation:
     flip: float = 0.5  # probability of mirroring left to right
     vertical_flip: float = 0.0  # and upside down
     policy: str | Policy | None = None  # "three", "rand", "auto", "trivial", or one of them with its own settings
-    colour_jitter: float | tuple[float, ...] = 0.0  # strength, or those of brightness, contrast, saturation[, hue]
+    colour_jitter: float | Sequence[float] = 0.0  # strength, or those of brightness, contrast, saturation[, hue]
     erasing: float | RandomErasing = 0.0  # probability, or more settings
 
     def __post_init__(self) -> None:
-        as_pair(self.image_size)
+        object.__setattr__(self, "image_size", as_plain_size(self.image_size))
+        if isinstance(self.colour_jitter, list):
+            object.__setattr__(self, "colour_jitter", tuple(self.colour_jitter))
         check_choice("crop", self.crop, _CROPS)
         if self.crop == "simple" and min(as_pair(self.image_size)) <= PADDING:
             raise ValueError(f"the simple crop mirrors {PADDING} pixels: the image size {self.image_size} is too small")
@@ -96,19 +100,21 @@ class Augmentation:
         return policy, self._make_jitter(), self._make_erasing()
 
     def _make_jitter(self) -> ColourJitter | None:
-        if isinstance(self.colour_jitter, tuple):
+        if isinstance(self.colour_jitter, Sequence):
             if len(self.colour_jitter) not in (3, 4):
                 raise ValueError(
-                    f"the colour jitter is {self.colour_jitter}; give one number, or brightness, contrast, saturation "
-                    "and, if you like, hue"
+                    f"the colour jitter is {self.colour_jitter!r}; give one number, or brightness, contrast, "
+                    "saturation and, if you like, hue"
                 )
             return ColourJitter(*self.colour_jitter)
-        return ColourJitter(*[self.colour_jitter] * 3) if self.colour_jitter else None
+        jitter = ColourJitter(*[self.colour_jitter] * 3)
+        return jitter if self.colour_jitter else None
 
     def _make_erasing(self) -> RandomErasing | None:
         if isinstance(self.erasing, RandomErasing):
             return self.erasing
-        return RandomErasing(probability=self.erasing) if self.erasing else None
+        erasing = RandomErasing(probability=self.erasing)
+        return erasing if self.erasing else None
 
 
 @dataclass(frozen=True)
@@ -120,7 +126,7 @@ class EvaluationView:
     interpolation: str = "bicubic"  # or "bilinear"
 
     def __post_init__(self) -> None:
-        as_pair(self.image_size)
+        object.__setattr__(self, "image_size", as_plain_size(self.image_size))
         check_crop_ratio(self.crop_ratio)
         check_choice("interpolation of a test picture", self.interpolation, ("bicubic", "bilinear"))
 

@@ -37,6 +37,11 @@ class Normalize:
         """Of uint8 [..., channels, height, width], in the same memory format; computed in float32 for every dtype."""
         if images.dtype != torch.uint8:
             raise ValueError(f"normalising takes uint8 images of 0 ... 255, not {images.dtype}")
+        if images.ndim < 3 or images.shape[-3] != len(self.mean):
+            raise ValueError(
+                f"normalising for {len(self.mean)} channels takes images [..., {len(self.mean)}, height, width], "
+                f"not {list(images.shape)}"
+            )
         scale, shift = _scale_and_shift(self, images.device)
         normalized = torch.empty_like(images, dtype=dtype)
         return torch.addcmul(shift, images, scale, out=normalized)
@@ -119,11 +124,23 @@ class Blend:
         low = self.smoothing / self.num_classes
         high = 1.0 - self.smoothing + low
         if targets.ndim == 1:
+            self._check_labels(targets)
             soft = torch.full((len(targets), self.num_classes), low, device=targets.device)
             return soft.scatter_(1, targets[:, None], high)
         if targets.shape[1] != self.num_classes:
             raise ValueError(f"the targets have {targets.shape[1]} classes, the blend has {self.num_classes}")
         return targets.float() * (high - low) + low
+
+    def _check_labels(self, labels: Tensor) -> None:
+        """Only where they can be read at once: another device would have to be waited for in every step."""
+        if labels.device.type != "cpu":
+            return
+        wrong = labels[(labels < 0) | (labels >= self.num_classes)]
+        if len(wrong):
+            raise ValueError(
+                f"a label is {wrong[0].item()}, but num_classes is {self.num_classes}: "
+                f"labels go from 0 to {self.num_classes - 1}"
+            )
 
     def draw(self, draws: Draws, *, height: int, width: int) -> Mixing:
         """How one pair, or one batch, of images of that size is mixed."""

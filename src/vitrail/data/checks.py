@@ -1,6 +1,9 @@
 """Checks that settings of augmentation share: each raises a ValueError of one line."""
 
+import math
+import operator
 from collections.abc import Sequence
+from numbers import Integral, Real
 
 INTERPOLATIONS = ("bicubic", "bilinear", "random")
 
@@ -16,28 +19,54 @@ def check_choice(what: str, value: object, choices: Sequence[str]) -> None:
         raise ValueError(f"unknown {what} {value!r}; known are: {', '.join(choices)}")
 
 
+def is_number(value: object) -> bool:
+    """Whether it is a finite number, of Python or NumPy; True and False are none."""
+    return not isinstance(value, bool) and isinstance(value, Real) and math.isfinite(value)
+
+
+def is_count(value: object) -> bool:
+    """Whether it is a whole number of 0 or more."""
+    return not isinstance(value, bool) and isinstance(value, Integral) and int(value) >= 0
+
+
+def check_number(what: str, value: float, *, low: float, high: float) -> None:
+    """A number from `low` to `high`."""
+    if not (is_number(value) and low <= value <= high):
+        raise ValueError(f"{what} is {value!r}; it goes from {low} to {high}")
+
+
 def check_probability(what: str, probability: float) -> None:
     """A number from 0 to 1."""
-    if not 0 <= probability <= 1:
-        raise ValueError(f"{what} is {probability}; it goes from 0 to 1")
+    check_number(what, probability, low=0, high=1)
 
 
 def check_range(what: str, bounds: tuple[float, float], *, low: float = 0.0, high: float = float("inf")) -> None:
     """Two numbers, the smaller first, both above `low` and at most `high`."""
-    if len(bounds) != 2 or not low < bounds[0] <= bounds[1] <= high:
+    is_pair = isinstance(bounds, (tuple, list)) and len(bounds) == 2 and all(map(is_number, bounds))
+    if not (is_pair and low < bounds[0] <= bounds[1] <= high):
         limits = f"above {low}" if high == float("inf") else f"above {low}, at most {high}"
-        raise ValueError(f"{what} is {tuple(bounds)}; give a smaller and a larger number, {limits}")
+        raise ValueError(f"{what} is {bounds!r}; give a smaller and a larger number, {limits}")
 
 
 def check_crop_ratio(crop_ratio: float) -> None:
     """Above 0 and at most 1: a larger picture than the resized image would have empty borders."""
-    if not 0 < crop_ratio <= 1:
-        raise ValueError(f"the crop ratio is {crop_ratio}; it must be above 0 and at most 1")
+    if not (is_number(crop_ratio) and 0 < crop_ratio <= 1):
+        raise ValueError(f"the crop ratio is {crop_ratio!r}; it must be above 0 and at most 1")
 
 
 def as_pair(image_size: int | tuple[int, int]) -> tuple[int, int]:
     """Height and width of a picture, from both or from one number for a square."""
-    pair = (image_size, image_size) if isinstance(image_size, int) else tuple(image_size)
-    if len(pair) != 2 or not all(isinstance(side, int) and side > 0 for side in pair):
+    sides = image_size if isinstance(image_size, (tuple, list)) else (image_size, image_size)
+    try:
+        height, width = map(operator.index, sides)
+    except (TypeError, ValueError):
+        height = width = 0
+    if min(height, width) < 1 or any(isinstance(side, bool) for side in sides):
         raise ValueError(f"the image size is {image_size!r}; give a whole number of pixels, or (height, width)")
-    return pair[0], pair[1]
+    return height, width
+
+
+def as_plain_size(image_size: int | tuple[int, int]) -> int | tuple[int, int]:
+    """The size as Python's own numbers: one stays one, a list becomes a tuple."""
+    pair = as_pair(image_size)
+    return pair if isinstance(image_size, (tuple, list)) else pair[0]

@@ -1,12 +1,14 @@
 """The one door to data: a text that says which, and the table of kinds that it may name."""
 
 import difflib
+import os
+import stat
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from vitrail.data.contract import Dataset, Source
+from vitrail.data.contract import Dataset, Note, Source
 from vitrail.data.exclusion import leave_out
 from vitrail.data.sources.folder import open_folder
 from vitrail.data.sources.manifest import open_manifest
@@ -30,7 +32,7 @@ def open_source(spec: str | Path, *, val_share: float = 0.1, seed: int = 0, down
 
     `spec` is one of: a folder of class folders; a manifest (.csv, .tsv, .parquet); `NAME` or `NAME:ROOT` for a named
     set such as cifar100; `hf://...`; `shards:PATTERN`; `fashion`; `shapes` or `shapes:size=64,count=1000`. A name in
-    this table goes before a folder that is called the same: write `./NAME` for the folder.
+    this table goes before a folder that is called the same, and a note says so: write `./NAME` for the folder.
     """
     opening = Opening(val_share=val_share, seed=seed, download=download)
     if isinstance(spec, str):
@@ -38,7 +40,7 @@ def open_source(spec: str | Path, *, val_share: float = 0.1, seed: int = 0, down
             raise ValueError("the data is named by an empty text: give a folder, a manifest or the name of a data set")
         name, _, rest = spec.partition(":")
         if name in KINDS:
-            return KINDS[name](name, rest, opening)
+            return _open_kind(name, rest, opening, has_folder=not rest and os.path.isdir(name))
     return _open_path(Path(spec), opening)
 
 
@@ -49,7 +51,7 @@ def open_dataset(
     val_share: float = 0.1,
     seed: int = 0,
     download: bool = False,
-    exclude: Path | None = None,
+    exclude: str | Path | None = None,
 ) -> Dataset:
     """One split of the data of that name or place (see `open_source`), without the samples that `exclude` lists.
 
@@ -63,16 +65,31 @@ def open_dataset(
     return dataset if exclude is None else leave_out(dataset, exclude, source=source)
 
 
+def _open_kind(name: str, rest: str, opening: Opening, *, has_folder: bool) -> Source:
+    """What the table has under that name; where a folder is called the same, that is said."""
+    if not has_folder:
+        return KINDS[name](name, rest, opening)
+    hint = f"there is also a folder of that name: write ./{name} for it"
+    try:
+        source = KINDS[name](name, rest, opening)
+    except ValueError as error:
+        raise ValueError(f"{error}; {hint}") from error
+    detail = f"the data set of this name was opened; {hint}"
+    source.notes = (*source.notes, Note("folder of that name", name, detail, is_serious=False))
+    return source
+
+
 def _open_path(path: Path, opening: Opening) -> Source:
-    path = path.expanduser()
+    path = Path(os.path.expanduser(path))
     name = path.name or path.resolve().name
-    if path.is_dir():
+    mode = _mode(path)
+    if mode is not None and stat.S_ISDIR(mode):
         return open_folder(path, name=name, val_share=opening.val_share, seed=opening.seed)
     if path.suffix.lower() in MANIFEST_EXTENSIONS:
         return open_manifest(path, name=path.stem, val_share=opening.val_share, seed=opening.seed)
     if path.suffix.lower() == ".tar":
         raise ValueError(f"{path} is an archive: unpack it, or write shards:{path} if it holds WebDataset samples")
-    if path.exists():
+    if mode is not None:
         raise ValueError(f"{path} is neither a folder nor a manifest ({', '.join(MANIFEST_EXTENSIONS)})")
     near = difflib.get_close_matches(str(path).partition(":")[0].lower(), KINDS, n=1)
     question = f" (is {near[0]!r} meant?)" if near else ""
@@ -83,11 +100,24 @@ def _open_path(path: Path, opening: Opening) -> Source:
     )
 
 
+def _mode(path: Path) -> int | None:
+    """What kind of file it is; None if there is none."""
+    try:
+        return path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # the last: a name that no file can have
+        return None
+    except OSError as error:
+        raise ValueError(f"cannot look at {path}: {error.strerror}") from None
+
+
 def _open_named(name: str, rest: str, opening: Opening) -> Source:
     from vitrail.data.sources.named import open_named
 
     root = Path(rest) if rest else None
-    return open_named(name, root, download=opening.download, val_share=opening.val_share, seed=opening.seed)
+    try:
+        return open_named(name, root, download=opening.download, val_share=opening.val_share, seed=opening.seed)
+    except OSError as error:
+        raise ValueError(f"{name} could not be read: {error}") from None
 
 
 def _open_huggingface(name: str, rest: str, opening: Opening) -> Source:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from PIL import Image, ImageFile, UnidentifiedImageError
+from PIL.TiffImagePlugin import TiffImageFile
 from torch import Tensor
 
 MAX_PIXELS = 100_000_000
@@ -55,6 +56,7 @@ class OpenedImage:
     mode: str  # as stored, in Pillow's words: "RGB", "L", "CMYK", "P", "I;16" ...
     is_animated: bool  # has more frames or pages than the first, which is the one that is decoded
     _decode: Callable[[int], Tensor] = field(repr=False)  # shrink -> [height, width, 3]
+    orientation: int = 1  # 1 to 8, as EXIF counts: how the pixels are turned from the way they are stored
 
     def pixels(self, *, shrink: int = 1) -> Tensor:
         """RGB, uint8 [3, height, width] in channels-last memory, which belongs to the caller.
@@ -114,8 +116,12 @@ def _read_orientation(exif: bytes) -> int:
         for entry in range(num_entries):
             tag, _, _, value = struct.unpack_from(order + "HHIH", exif, directory + 2 + 12 * entry)
             if tag == _ORIENTATION_TAG:
-                return value if 1 <= value <= 8 else 1
+                return _known_orientation(value)
     return 1
+
+
+def _known_orientation(value: object) -> int:
+    return value if isinstance(value, int) and 1 <= value <= 8 else 1
 
 
 # Arrays
@@ -158,7 +164,7 @@ def _open_jpeg(data: bytes, *, max_pixels: int) -> OpenedImage:
     if header.orientation >= 5:
         height, width = width, height
     mode = _JPEG_MODES[header.num_components]
-    return OpenedImage(height, width, "JPEG", mode, False, partial(_decode_jpeg, data, header))
+    return OpenedImage(height, width, "JPEG", mode, False, partial(_decode_jpeg, data, header), header.orientation)
 
 
 def _read_jpeg_header(data: bytes) -> _JpegHeader:
@@ -320,7 +326,9 @@ def _open_other(data: bytes, *, max_pixels: int) -> OpenedImage:
     if orientation >= 5:
         height, width = width, height
     decode = partial(_decode_other, data, orientation)
-    return OpenedImage(height, width, image.format or "", image.mode, is_animated, decode)
+    if isinstance(image, TiffImageFile):  # Pillow itself turns it
+        orientation = _known_orientation(image.tag_v2.get(_ORIENTATION_TAG))
+    return OpenedImage(height, width, image.format or "", image.mode, is_animated, decode, orientation)
 
 
 def _decode_other(data: bytes, orientation: int, shrink: int) -> Tensor:

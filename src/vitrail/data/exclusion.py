@@ -12,21 +12,24 @@ from vitrail.data.contract import Dataset, Source
 from vitrail.data.stored import FileDataset, Subset, printable
 
 
-def leave_out(dataset: Dataset, listing: Path, *, source: Source | None = None) -> Dataset:
+def leave_out(dataset: Dataset, listing: str | Path, *, source: Source | None = None) -> Dataset:
     """The data set without the samples whose place is in the column `path` of a CSV file.
 
     Paths may be absolute, or relative to the data folder or to the working folder. Those that match nothing are passed
-    over; but a listing that matches nothing at all belongs to other data, and is an error. If the source is given, its
-    other splits are looked through before that is said.
+    over. A listing that matches nothing at all is an error, since it seems to belong to other data: unless a file that
+    it names has been deleted from this data since. Such a path lies below the data folder, leads to nothing, and, if it
+    is relative, the folder that it names is still there. If the source is given, its other splits are looked through
+    before the error.
     """
-    listed = _read_listing(listing)
+    listed = _read_listing(Path(listing))
     if not listed:
         return dataset
     place = _resolver()
     kept = _find_kept(dataset, listed, place)
     if len(kept) == len(dataset):
-        others = (source.open(split) for split in source.splits if split != dataset.split) if source else ()
-        if not any(len(_find_kept(other, listed, place)) < len(other) for other in others):
+        others = [source.open(split) for split in source.splits if split != dataset.split] if source else []
+        is_other = not any(len(_find_kept(other, listed, place)) < len(other) for other in others)
+        if is_other and not any(_names_deleted(part, listed, place) for part in (dataset, *others)):
             raise ValueError(f"none of the {len(listed)} paths in {listing} is in {dataset.name}: is it of other data?")
         return dataset
     if len(kept) == 0:
@@ -43,6 +46,8 @@ def _read_listing(listing: Path) -> list[str]:
             return [row["path"] for row in reader if row["path"]]
     except OSError as error:
         raise ValueError(f"cannot read {listing}: {error.strerror}") from None
+    except csv.Error as error:
+        raise ValueError(f"{listing} cannot be read as CSV: {error}") from None
 
 
 def _resolver() -> Callable[[str], str]:
@@ -59,12 +64,30 @@ def _resolver() -> Callable[[str], str]:
     return resolve
 
 
+def _root(dataset: Dataset) -> str | None:
+    """The folder that the files of a data set lie in; None if it has none."""
+    while isinstance(dataset, Subset):
+        dataset = dataset.dataset
+    return str(dataset.root) if isinstance(dataset, FileDataset) else None
+
+
+def _names_deleted(dataset: Dataset, listed: Iterable[str], place: Callable[[str], str]) -> bool:
+    """Whether a listed path is that of a file that was deleted from the data folder."""
+    root = _root(dataset)
+    if root is None:
+        return False
+    below = os.path.join(os.path.realpath(root), "")
+    for path in listed:
+        whole = place(os.path.join(root, path))
+        is_known = os.path.isabs(path) or os.path.isdir(os.path.dirname(whole))
+        if is_known and whole.startswith(below) and not os.path.lexists(whole):
+            return True
+    return False
+
+
 def _find_kept(dataset: Dataset, listed: Iterable[str], place: Callable[[str], str]) -> np.ndarray:
     """The indices of the samples that are not listed."""
-    whole = dataset
-    while isinstance(whole, Subset):
-        whole = whole.dataset
-    root = str(whole.root) if isinstance(whole, FileDataset) else ""
+    root = _root(dataset) or ""
     left_out = {place(path) for path in listed} | {place(os.path.join(root, path)) for path in listed}
     names = {os.path.basename(path) for path in left_out}  # spares resolving most places
 

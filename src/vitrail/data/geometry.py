@@ -1,7 +1,7 @@
 """Where a picture is cut from an image: plans made from the image's size alone, and their application."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -62,9 +62,8 @@ class Crop:
         top, left = source.top + vertical.start, source.left + horizontal.start
         part = pixels[:, top : top + vertical.length, left : left + horizontal.length]
         picture = _resize(part, sides=(vertical, horizontal), interpolation=self.interpolation)
-        picture = picture.narrow(1, rows.first - vertical.skipped, rows.last + 1 - rows.first)
-        picture = picture.narrow(2, columns.first - horizontal.skipped, columns.last + 1 - columns.first)
-        picture = _mirror(_mirror(picture, rows, dim=1), columns, dim=2)
+        picture = _cut(picture, rows, skipped=vertical.skipped, dim=1)
+        picture = _cut(picture, columns, skipped=horizontal.skipped, dim=2)
         flips = [dim for dim, is_turned in ((1, self.is_upside_down), (2, self.is_flipped)) if is_turned]
         picture = picture.flip(flips) if flips else picture
         return picture.permute(1, 2, 0).contiguous().permute(2, 0, 1)
@@ -162,14 +161,24 @@ class _Span:
     size: int  # of the side
 
     @property
+    def before(self) -> int:
+        """How many places of it lie before the image."""
+        return max(0, -self.start)
+
+    @property
+    def after(self) -> int:
+        """And how many behind it."""
+        return max(0, self.start + self.length - self.size)
+
+    @property
     def first(self) -> int:
-        """The first place of it that lies in the image."""
-        return max(0, self.start)
+        """The first place of the image that is seen, be it in a mirror."""
+        return min(max(0, self.start), self.size - 1 - self.after)
 
     @property
     def last(self) -> int:
         """And the last."""
-        return min(self.size, self.start + self.length) - 1
+        return max(min(self.size, self.start + self.length) - 1, self.before)
 
 
 def _nearest(source_start: int, source_length: int, span: _Span) -> list[int]:
@@ -179,14 +188,18 @@ def _nearest(source_start: int, source_length: int, span: _Span) -> list[int]:
     return [source_start + (2 * place + 1) * source_length // (2 * span.size) for place in places]
 
 
-def _mirror(picture: Tensor, span: _Span, *, dim: int) -> Tensor:
-    """Add what the window has beyond the border: the pixels before the outermost one, backwards."""
-    before, after = span.first - span.start, span.start + span.length - 1 - span.last
+def _cut(picture: Tensor, span: _Span, *, skipped: int, dim: int) -> Tensor:
+    """The window of a picture without its first places; beyond the border the pixels before the outermost one."""
+    before, after = span.before, span.after
+    inner = picture.narrow(dim, span.start + before - skipped, span.length - before - after)
     if before == after == 0:
-        return picture
-    size = picture.shape[dim]
-    head, tail = picture.narrow(dim, 1, before).flip(dim), picture.narrow(dim, size - 1 - after, after).flip(dim)
-    return torch.cat([head, picture, tail], dim=dim)
+        return inner
+    parts = [inner]
+    if before:
+        parts.insert(0, picture.narrow(dim, 1 - skipped, before).flip(dim))
+    if after:
+        parts.append(picture.narrow(dim, span.size - 1 - after - skipped, after).flip(dim))
+    return torch.cat(parts, dim=dim)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +211,16 @@ class _Trim:
     skipped: int  # places of the resized side that lie before the part
     whole: int  # length of the side
     resized: int  # and what it is resized to
+
+    @property
+    def factor(self) -> float:
+        """The scale of the part is that of the whole, and a little more: the size that follows is rounded down."""
+        return (1 + 1e-9) * self.resized / self.whole
+
+    @property
+    def is_copied(self) -> bool:
+        """Whether the part would keep its length: then the kernel copies it, even where its scale is not 1."""
+        return self.resized != self.whole and math.floor(self.length * self.factor) == self.length
 
 
 def _trim(whole: int, span: _Span, *, support: int) -> _Trim:
@@ -217,7 +240,8 @@ def _trim(whole: int, span: _Span, *, support: int) -> _Trim:
             skipped = candidates[best]
             start = round(skipped * ratio)
     stop = min(whole, math.ceil((span.last + 1) * ratio + reach))
-    return _Trim(start, stop - start, skipped=skipped, whole=whole, resized=resized)
+    trim = _Trim(start, stop - start, skipped=skipped, whole=whole, resized=resized)
+    return replace(trim, start=0, length=whole, skipped=0) if trim.is_copied else trim
 
 
 def _resize(part: Tensor, *, sides: tuple[_Trim, _Trim], interpolation: str) -> Tensor:
@@ -228,6 +252,5 @@ def _resize(part: Tensor, *, sides: tuple[_Trim, _Trim], interpolation: str) -> 
     if all(side.length == side.whole for side in sides):
         size = [side.resized for side in sides]
         return F.interpolate(batch, size=size, mode=interpolation, antialias=True)[0]
-    # The scale of a part is that of the whole, and a little more because the size that follows is rounded down.
-    factors = [(1 + 1e-9) * side.resized / side.whole for side in sides]
+    factors = [side.factor for side in sides]
     return F.interpolate(batch, scale_factor=factors, mode=interpolation, antialias=True)[0]

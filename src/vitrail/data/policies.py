@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from vitrail.data import colour
-from vitrail.data.checks import check_interpolation, check_probability, check_range
+from vitrail.data.checks import check_interpolation, check_number, check_probability, check_range, is_count, is_number
 from vitrail.data.draws import Draws
 from vitrail.data.geometry import choose_interpolation
 from vitrail.data.operations import interpret, interpret_wide, operate
@@ -85,10 +85,11 @@ _AUTO_POLICY = (
 class ThreeAugment:
     """One of grey, solarise and Gaussian blur, each as likely (DeiT III, thesis 6.2.2). Jitter and flip are apart."""
 
-    threshold: int = 128  # of solarise
+    threshold: int = 128  # of solarise: values from it on are inverted
     radius: tuple[float, float] = (0.1, 2.0)  # of the blur
 
     def __post_init__(self) -> None:
+        check_number("the threshold of solarise", self.threshold, low=0, high=256)
         check_range("the radius of the blur", self.radius)
 
     def __call__(self, pixels: Tensor, draws: Draws) -> Tensor:
@@ -115,12 +116,11 @@ class RandAugment:
     interpolation: str = "bicubic"
 
     def __post_init__(self) -> None:
-        if not 0 <= self.magnitude <= 10:
-            raise ValueError(f"the magnitude of RandAugment is {self.magnitude}; it goes from 0 to 10")
-        if self.noise < 0:
-            raise ValueError(f"the noise of RandAugment is {self.noise}; it can't be negative")
-        if self.num_operations < 0:
-            raise ValueError(f"RandAugment can't make {self.num_operations} operations")
+        check_number("the magnitude of RandAugment", self.magnitude, low=0, high=10)
+        if not (is_number(self.noise) and self.noise >= 0):
+            raise ValueError(f"the noise of RandAugment is {self.noise!r}; it can be 0 or more")
+        if not is_count(self.num_operations):
+            raise ValueError(f"RandAugment can't make {self.num_operations!r} operations; give a whole number")
         check_probability("the probability of RandAugment", self.probability)
         check_interpolation(self.interpolation)
 
@@ -197,9 +197,10 @@ class ColourJitter:
     def __post_init__(self) -> None:
         for name in _JITTERED:
             limit = 0.5 if name == "hue" else float("inf")
-            if not 0 <= getattr(self, name) <= limit:
+            strength = getattr(self, name)
+            if not (is_number(strength) and 0 <= strength <= limit):
                 most = " to 0.5" if name == "hue" else " or more"
-                raise ValueError(f"the jitter of {name} is {getattr(self, name)}; it can be 0{most}")
+                raise ValueError(f"the jitter of {name} is {strength!r}; it can be 0{most}")
 
     def __call__(self, pixels: Tensor, draws: Draws) -> Tensor:
         steps = []

@@ -7,6 +7,7 @@ from typing import overload
 import numpy as np
 
 from vitrail.data.contract import Dataset, Level, Note, Source
+from vitrail.data.splits import in_order
 
 
 def printable(text: str) -> str:
@@ -93,10 +94,9 @@ class OpenedSource(Source):
     """A source whose splits are all at hand."""
 
     def __init__(self, datasets: Sequence[Dataset], *, notes: Sequence[Note] = ()) -> None:
-        order = {name: place for place, name in enumerate(("train", "val", "test"))}
         self._datasets = {dataset.split: dataset for dataset in datasets}
         self.name = datasets[0].name
-        self.splits = tuple(sorted(self._datasets, key=lambda split: order.get(split, len(order))))
+        self.splits = tuple(in_order(self._datasets))
         self.notes = tuple(notes)
 
     def open(self, split: str) -> Dataset:

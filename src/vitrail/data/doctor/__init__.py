@@ -1,7 +1,7 @@
 """The data doctor: looks at every sample of a source and says what must be fixed before training."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -24,8 +24,9 @@ def check(source: Source, *, num_workers: int = 0, progress: Callable[[int, int]
     among the findings; nothing about it raises.
     """
     datasets = [source.open(split) for split in source.splits]
-    splits = examine_splits(datasets, num_workers=num_workers, progress=progress)
-    found = [*check_labels(datasets, source.notes), *check_samples(splits), *check_copies(splits)]
+    examination = examine_splits(datasets, num_workers=num_workers, progress=progress)
+    splits = examination.splits
+    found = [*check_labels(datasets, source.notes), *check_samples(splits), *check_copies(examination)]
     return Findings(
         name=source.name,
         root=_find_root(splits),
@@ -36,16 +37,17 @@ def check(source: Source, *, num_workers: int = 0, progress: Callable[[int, int]
 
 
 def _summarise(examined: ExaminedSplit) -> SplitSummary:
-    whole = examined.records[examined.records["is_whole"]]
+    records = examined.records
+    widths, heights = (records[side][records["is_whole"]] for side in ("width", "height"))
     return SplitSummary(
         split=examined.split,
-        num_images=len(examined.records),
+        num_images=len(records),
         class_counts=tuple(count_classes(examined.dataset.level()).tolist()),
-        sizes=np.stack([whole["width"], whole["height"]], axis=1).astype(np.int64),
+        sizes=np.stack([widths, heights], axis=1).astype(np.int64),
     )
 
 
-def _find_root(splits: list[ExaminedSplit]) -> str:
+def _find_root(splits: Sequence[ExaminedSplit]) -> str:
     files = [find_files(split.dataset) for split in splits]
     roots = {os.path.abspath(held.root) for held in files if held is not None}
     return roots.pop() if len(roots) == 1 else ""

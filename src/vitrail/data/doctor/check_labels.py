@@ -24,7 +24,7 @@ def count_classes(level: Level) -> np.ndarray:
 
 def check_labels(datasets: Sequence[Dataset], notes: Sequence[Note]) -> Iterator[Finding]:
     """Findings about classes; the first data set is the one that is trained on."""
-    notes = [*notes, *_note_hidden_folders(datasets), *_note_empty_splits(datasets)]
+    notes = [*notes, *_note_hidden_folders(datasets), *_note_missing_splits(datasets), *_note_empty_splits(datasets)]
     if not any(note.problem == "single class" for note in notes):
         notes += _note_single_class(datasets)
     yield from _report_notes(notes)
@@ -57,6 +57,16 @@ def _check_balance(dataset: Dataset, *, is_missing_noted: bool) -> Iterator[Find
             Case((Place(name, dataset.split),), f"{counts[name]} image{'s' * (counts[name] != 1)}") for name in few
         )
         yield Finding("few images", kind.severity, len(cases), kind.unit, cases)
+
+
+def _note_missing_splits(datasets: Sequence[Dataset]) -> list[Note]:
+    """A training run needs two splits; sources make a val of train where they can."""
+    present = " and ".join(dataset.split for dataset in datasets) or "none"
+    return [
+        Note("split missing", split, f"not there; the splits are: {present}", is_serious=True)
+        for split in ("train", "val")
+        if split not in (dataset.split for dataset in datasets)
+    ]
 
 
 def _note_empty_splits(datasets: Sequence[Dataset]) -> list[Note]:

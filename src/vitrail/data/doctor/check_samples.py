@@ -8,7 +8,7 @@ import numpy as np
 from vitrail.data.doctor.examine import ExaminedSplit
 from vitrail.data.doctor.findings import Case, Finding, Severity
 from vitrail.data.doctor.kinds import kind_of
-from vitrail.data.doctor.places import place_of
+from vitrail.data.doctor.places import listed_path, place_of
 from vitrail.data.quarantine import Problem
 
 _SHORT_SIDE = 32  # pixels; below it an image is tiny, in data whose images are large
@@ -54,7 +54,7 @@ def _check_failures(splits: Sequence[ExaminedSplit]) -> Iterator[Finding]:
                 if failure.problem == problem:
                     place = place_of(split, index)
                     cases.append(Case((place,), failure.detail))
-                    quarantined.append(Problem(place.path, place.split, problem, failure.detail))
+                    quarantined.append(Problem(listed_path(place, splits), place.split, problem, failure.detail))
         if cases:
             kind = kind_of(problem)
             yield Finding(problem, kind.severity, len(cases), kind.unit, tuple(cases), tuple(quarantined))

@@ -30,16 +30,17 @@ def group_equal(keys: np.ndarray) -> list[np.ndarray]:
     return sorted(groups, key=lambda group: int(group[0]))
 
 
-def group_alike(looks: np.ndarray, *, thumbnails: np.ndarray) -> list[np.ndarray]:
+def group_alike(looks: np.ndarray, *, thumbnails: np.ndarray, among: np.ndarray) -> list[np.ndarray]:
     """The places [n > 1] of images that show the same, whatever their size, compression and small changes.
 
-    `looks` is uint64 [n], `thumbnails` uint8 [n, 16, 16, 3]. Images that show next to nothing are left out.
+    `looks` is uint64 [n], `thumbnails` uint8 [n, 16, 16, 3], `among` the places that are looked at: choosing them here
+    spares a copy of all thumbnails. Images that show next to nothing are left out.
     """
-    telling = np.flatnonzero(_contrasts(thumbnails) >= _MIN_CONTRAST)
+    telling = among[_contrasts(thumbnails)[among] >= _MIN_CONTRAST]
     pairs = telling[find_close(looks[telling], max_bits=_MAX_BITS)]
     unlikeness = _measure_unlikeness(pairs, thumbnails=thumbnails)
     alike = pairs[unlikeness <= _MAX_UNLIKENESS]
-    if len(np.unique(alike)) > max(_FEW_KIN, _SHARE_OF_KIN * len(looks)):
+    if len(np.unique(alike)) > max(_FEW_KIN, _SHARE_OF_KIN * len(among)):
         alike = pairs[unlikeness <= _MAX_UNLIKENESS_AMONG_KIN]
     return _join(alike, count=len(looks))
 

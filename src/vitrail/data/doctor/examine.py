@@ -1,21 +1,19 @@
 """One pass over every sample of every split: read, decode in full, measure; what fails is noted, not raised."""
 
-import warnings
+import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from io import BytesIO
-from typing import Any, NamedTuple
+from itertools import accumulate
+from typing import NamedTuple
 
 import numpy as np
-import torch
-from PIL import Image
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
 from vitrail.data.contract import Dataset
 from vitrail.data.decode import BrokenImageError, ImageTooLargeError, open_image
 from vitrail.data.doctor import fingerprints
+from vitrail.data.loader import keep_whole, use_one_thread
 
 # What is kept of each sample: less than a kilobyte, so a million fit into memory.
 RECORD = np.dtype(
@@ -35,7 +33,6 @@ RECORD = np.dtype(
 )
 _CHUNK = 32  # samples that a worker takes at once
 _BLANK_RANGE = 8  # levels between the darkest and the brightest value: what JPEG makes of a single colour
-_ORIENTATION_TAG = 0x0112
 
 
 class Failure(NamedTuple):
@@ -58,20 +55,33 @@ class ExaminedSplit:
         return self.dataset.split
 
 
+@dataclass(frozen=True, eq=False)
+class Examination:
+    """All splits; the records of each are a part of one block, as copies of them would fill the memory."""
+
+    splits: tuple[ExaminedSplit, ...]
+    records: np.ndarray  # RECORD [samples of all splits], split after split
+
+
 def examine_splits(
     datasets: Sequence[Dataset], *, num_workers: int, progress: Callable[[int, int], None] | None = None
-) -> list[ExaminedSplit]:
+) -> Examination:
     """Read every sample of all the data sets; `progress` hears how many are done, and of how many."""
-    examined = [ExaminedSplit(dataset, np.zeros(len(dataset), RECORD), {}) for dataset in datasets]
-    total, done = sum(map(len, datasets)), 0
+    ends = list(accumulate(map(len, datasets)))
+    records = np.zeros(sum(map(len, datasets)), RECORD)
+    splits = tuple(
+        ExaminedSplit(dataset, records[end - len(dataset) : end], {})
+        for dataset, end in zip(datasets, ends, strict=True)
+    )
+    done = 0
     for chunk in _examine_chunks(datasets, num_workers=num_workers):
-        split = examined[chunk.place]
+        split = splits[chunk.place]
         split.records[chunk.start : chunk.start + len(chunk.records)] = chunk.records
         split.failures.update(chunk.failures)
         done += len(chunk.records)
         if progress is not None:
-            progress(done, total)
-    return examined
+            progress(done, len(records))
+    return Examination(splits, records)
 
 
 class _Chunk(NamedTuple):
@@ -91,11 +101,19 @@ def _examine_chunks(datasets: Sequence[Dataset], *, num_workers: int) -> Iterato
     yield from DataLoader(
         examiner,
         batch_size=None,
-        collate_fn=_keep,
+        collate_fn=keep_whole,
         num_workers=min(num_workers, len(examiner)),
         prefetch_factor=4 if num_workers else None,
-        worker_init_fn=_use_one_thread,
+        worker_init_fn=_start_worker,
     )
+
+
+def _start_worker(worker: int) -> None:
+    """Decoders print on stderr what they dislike about a file: what matters of it is among the findings."""
+    use_one_thread(worker)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    os.close(nowhere)
 
 
 class _Examiner(TorchDataset):
@@ -139,7 +157,7 @@ def _measure(dataset: Dataset, index: int, *, record: np.void) -> Failure | None
     small = fingerprints.shrink(pixels)
     record["height"], record["width"] = image.height, image.width
     record["format"], record["mode"] = image.format.encode(), _mode_of(image.mode, data).encode()
-    record["is_animated"], record["is_turned"] = image.is_animated, _is_turned(data)
+    record["is_animated"], record["is_turned"] = image.is_animated, image.orientation != 1
     record["is_blank"] = _is_blank(small) and _is_blank(pixels)
     record["digest"] = fingerprints.digest_pixels(pixels)
     record["look"] = fingerprints.describe_look(small)
@@ -160,24 +178,6 @@ def _mode_of(mode: str, data: bytes | np.ndarray) -> str:
     return "16 bit" if is_deep_png or mode in ("I", "F") or mode.startswith("I;16") else mode
 
 
-def _is_turned(data: bytes | np.ndarray) -> bool:
-    """Whether the EXIF orientation is another than "as stored"."""
-    if isinstance(data, np.ndarray) or b"Exif" not in data[:4096]:
-        return False
-    with suppress(Exception), warnings.catch_warnings():  # the pixels are whole: a damaged note about them may be
-        warnings.simplefilter("ignore")
-        return Image.open(BytesIO(data)).getexif().get(_ORIENTATION_TAG, 1) in range(2, 9)
-    return False
-
-
 def _is_blank(pixels: np.ndarray) -> bool:
     channels = pixels.reshape(-1, 3)
     return bool((channels.max(axis=0).astype(int) - channels.min(axis=0) <= _BLANK_RANGE).all())
-
-
-def _keep(chunk: Any) -> Any:  # PyTorch takes whatever is collated for a list
-    return chunk
-
-
-def _use_one_thread(worker: int) -> None:
-    torch.set_num_threads(1)

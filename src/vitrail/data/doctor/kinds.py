@@ -80,6 +80,14 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
             "There is nothing to tell apart: accuracy is 100 % without learning anything.",
             "Check the folder that you gave: classes are the folders right below it, or below train and val.",
         ),
+        "split missing": Kind(
+            _MUST,
+            "split",
+            "There is nothing to train on, or nothing to measure with.",
+            "Training needs both train and val. Without val, a part of train is set aside where its classes have two "
+            "images or more.",
+            "Name the folders, or the entries of the manifest's column split, train and val.",
+        ),
         "empty split": Kind(
             _MUST,
             "split",
@@ -99,7 +107,7 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
             "picture",
             "The same picture, pixel by pixel, has different labels.",
             "At least one of them is wrong; the model cannot learn both.",
-            "Keep the copy with the right label. quarantine.csv leaves out all of them.",
+            "Keep the copy with the right label. quarantine.csv leaves out the copies in train, and no others.",
         ),
         "path listed twice": Kind(
             _MUST,

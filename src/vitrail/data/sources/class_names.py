@@ -5,7 +5,10 @@ import re
 import unicodedata
 from collections.abc import Collection, Iterable, Mapping
 
-from vitrail.data.contract import Note
+import numpy as np
+
+from vitrail.data.contract import Level, Note
+from vitrail.data.splits import in_order
 
 SUGGESTION_LIMIT = 200  # comparing more names than this with each other takes long, and helps nobody
 
@@ -16,6 +19,21 @@ def ordered(names: Iterable[str]) -> tuple[str, ...]:
     if all(re.fullmatch(r"[+-]?[0-9]+", name) for name in distinct):
         return tuple(sorted(distinct, key=lambda name: (int(name), name)))
     return tuple(sorted(distinct))
+
+
+def note_classes(level: Level, splits: np.ndarray | None) -> list[Note]:
+    """What is odd about the classes that occur; `splits` holds the split of each sample, where there are splits."""
+    used = np.unique(level.labels)
+    notes = note_alike(level.classes[label] for label in used)
+    if len(used) == 1:
+        notes.append(Note("single class", level.classes[used[0]], "all images are of one class", is_serious=False))
+    if splits is not None:
+        held = {
+            split: [level.classes[label] for label in np.unique(level.labels[splits == split])]
+            for split in in_order(splits.tolist())
+        }
+        notes += note_missing(held, places=dict.fromkeys(held, "{}"))
+    return notes
 
 
 def note_missing(present: Mapping[str, Collection[str]], *, places: Mapping[str, str]) -> list[Note]:

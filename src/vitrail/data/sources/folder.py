@@ -1,6 +1,7 @@
 """A folder of class folders, or of train, val and test folders that hold them."""
 
 import os
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,7 +74,7 @@ def _list(folder: Path) -> _Listing:
                     continue
                 if _is_folder(entry):
                     folders.append(name)
-                elif name.lower().endswith(EXTENSIONS):
+                elif name.lower().endswith(EXTENSIONS) and _is_file(entry):
                     images.append(name)
                 else:
                     others.append(name)
@@ -91,6 +92,19 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return entry.is_dir()
     except OSError:  # a link that leads to itself
         return False
+
+
+def _is_file(entry: os.DirEntry[str]) -> bool:
+    """Whether it is a plain file or leads to one: a pipe would be waited for without end.
+
+    A link that leads nowhere counts too: that the image can't be read is then found and said.
+    """
+    if not entry.is_symlink():
+        return entry.is_file()
+    try:
+        return stat.S_ISREG(entry.stat().st_mode)
+    except OSError:
+        return True
 
 
 def _split_folders(root: Path, top: _Listing) -> dict[str, str]:
@@ -149,7 +163,7 @@ def _read_class(root: Path, start: str, *, outside: set[tuple[int, int]], notes:
         waiting += [f"{folder}/{name}" for name in reversed(listing.folders)]
         has_folders = has_folders or bool(listing.folders)
     if others:
-        detail = f"not images by their names, and passed over: {len(others)}, such as {printable(others[0])}"
+        detail = f"not image files, and passed over: {len(others)}, such as {printable(others[0])}"
         notes.append(Note("other files", printable(start), detail, is_serious=False))
     return _Class(sorted(images), has_folders)
 

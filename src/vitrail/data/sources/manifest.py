@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from vitrail.data.contract import Dataset, Level, Note, Source
-from vitrail.data.sources.class_names import note_alike, note_missing, ordered
+from vitrail.data.sources.class_names import note_classes, ordered
+from vitrail.data.sources.official import first_line
 from vitrail.data.sources.tables import Table, read_csv, read_parquet
 from vitrail.data.splits import canonical, complete, in_order
 from vitrail.data.stored import FileDataset, OpenedSource
@@ -48,9 +49,12 @@ def open_manifest(
     number if all are integers, else as strings. A Parquet file may hold the images itself, and state its classes; their
     order is then kept.
     """
-    if not path.is_file():
-        raise ValueError(f"no file {path}")
-    table = read_parquet(path) if path.suffix.lower() == ".parquet" else read_csv(path)
+    try:
+        if not path.is_file():
+            raise ValueError(f"no file {path}")
+        table = read_parquet(path) if path.suffix.lower() == ".parquet" else read_csv(path)
+    except OSError as error:
+        raise ValueError(f"cannot read {path}: {error.strerror or first_line(error)}") from None
     if not table.places:
         raise ValueError(f"{path} lists no images")
     columns = _choose_columns(path, table, levels)
@@ -58,11 +62,12 @@ def open_manifest(
     splits = None
     if columns.split is not None:
         splits = np.array([canonical(text) for text in table.columns[columns.split]], dtype=object)
-    notes = _note_names(columns) + _note_classes(coded["label"], splits)
+    notes = _note_names(columns) + note_classes(coded["label"], splits)
     paths: list[str] = []
     names = [str(row) for row in range(len(table.places))]  # what the automatic split goes by
     if columns.path is not None:
         paths = _with_slashes(table.columns[columns.path])
+        _refuse_nul(path, paths, table.places)
         _look_for_some(path, paths)
         names = _below_shared_folder(paths)
         notes += _note_repeated(names, table.places, labels=table.columns[columns.label])
@@ -95,11 +100,15 @@ class TableImages(Dataset):
         levels: Mapping[str, Level],
     ) -> None:
         self.name, self.split, self.levels = name, split, levels
-        self.table, self.images, self.rows = table, images, rows
+        self.table = table.absolute()  # so that a list of its images holds elsewhere too
+        self.images, self.rows = images, rows
 
     def read(self, index: int) -> bytes:
         """The encoded file."""
-        return self.images[int(self.rows[index])].as_py()
+        data: bytes | None = self.images[int(self.rows[index])].as_py()
+        if data is None:
+            raise OSError("the table has no image here")
+        return data
 
     def locate(self, index: int) -> str:
         """The table and the row, counted from 1."""
@@ -124,6 +133,8 @@ def _choose_columns(path: Path, table: Table, levels: Sequence[str] | None) -> _
         raise ValueError(_absent(path, table, PATH_NAMES))
     if label_column is None:
         raise ValueError(_absent(path, table, LABEL_NAMES))
+    if split_column is None and any(column.lower() in SPLIT_NAMES for column in table.unread):
+        raise ValueError(_absent(path, table, SPLIT_NAMES))
     used = [column for column in (path_column, label_column, split_column) if column is not None]
     if levels is None:
         rest = [column for column in table.columns if column not in used and column.lower() not in PATH_NAMES]
@@ -144,6 +155,9 @@ def _find(table: Table, names: Sequence[str]) -> str | None:
 
 
 def _absent(path: Path, table: Table, names: Sequence[str]) -> str:
+    for column, kind in table.unread.items():
+        if column.lower() in names:
+            return f"{path}: the column {column!r} holds {kind}, where text or integers are needed"
     columns = {column.lower(): column for column in table.columns}
     near = [match for name in names for match in difflib.get_close_matches(name, columns, n=1, cutoff=0.7)]
     question = f"; is {columns[near[0]]!r} meant?" if near else ""
@@ -179,6 +193,13 @@ def _with_slashes(paths: list[str]) -> list[str]:
     return [path.replace("\\", "/") for path in paths]
 
 
+def _refuse_nul(manifest: Path, paths: list[str], places: Sequence[str]) -> None:
+    """No file can have such a name; mostly the manifest was damaged."""
+    for path, place in zip(paths, places, strict=True):
+        if "\0" in path:
+            raise ValueError(f"{manifest}, {place}: the path {path!r} has a NUL byte in it, as no file's name has")
+
+
 def _below_shared_folder(paths: list[str]) -> list[str]:
     """The paths in one spelling; absolute ones without the folder they share: where the data lies must not matter."""
     tidy = [posixpath.normpath(path) for path in paths]
@@ -191,7 +212,7 @@ def _below_shared_folder(paths: list[str]) -> list[str]:
 def _look_for_some(manifest: Path, paths: list[str]) -> None:
     """Complain if the paths seem to lead nowhere. Single files that are missing are found when they are read."""
     rows = np.unique(np.linspace(0, len(paths) - 1, num=NUM_LOOKED_FOR).astype(int))
-    if not any((manifest.parent / paths[row]).exists() for row in rows):
+    if not any(os.path.exists(manifest.parent / paths[row]) for row in rows):
         raise ValueError(
             f"none of {len(rows)} files of {manifest} that were looked for exists, the first being "
             f"{(manifest.parent / paths[0]).resolve()}: paths start at the manifest's folder"
@@ -205,21 +226,6 @@ def _note_names(columns: _Columns) -> list[Note]:
         for column, meaning in ((columns.path, "path"), (columns.label, "label"))
         if column is not None and column.lower() != meaning
     ]
-
-
-def _note_classes(level: Level, splits: np.ndarray | None) -> list[Note]:
-    """What is odd about the classes that are trained on."""
-    used = np.unique(level.labels)
-    notes = note_alike(level.classes[label] for label in used)
-    if len(used) == 1:
-        notes.append(Note("single class", level.classes[used[0]], "all images are of one class", is_serious=False))
-    if splits is not None:
-        held = {
-            split: [level.classes[label] for label in np.unique(level.labels[splits == split])]
-            for split in in_order(splits.tolist())
-        }
-        notes += note_missing(held, places=dict.fromkeys(held, "{}"))
-    return notes
 
 
 def _note_repeated(names: list[str], places: Sequence[str], *, labels: list[str]) -> list[Note]:

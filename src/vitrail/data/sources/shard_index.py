@@ -8,11 +8,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from vitrail.data.sources.folder import EXTENSIONS
 from vitrail.data.sources.shard_patterns import INDEX_SUFFIX
 from vitrail.data.sources.tar_index import Member, read_members
 
-_VERSION = 1
-_IMAGE_EXTENSIONS = ("jpg", "jpeg", "png", "webp", "bmp", "gif", "tif", "tiff", "ppm", "pgm")
+_VERSION = 2
 _LABEL_KEYS = ("label", "cls", "class")  # in JSON, in order of preference
 _SIZE_KEYS = ("width", "height", "original_width", "original_height")  # integers that repeat, but no labels
 _MAX_LABEL_BYTES = 1 << 20
@@ -34,13 +34,16 @@ class ShardIndex:
 
 def index_shard(path: Path) -> ShardIndex:
     """The index of a shard: the one beside it if up to date, else a new one, which is kept if that can be written."""
-    status = path.stat()
-    key = {"version": _VERSION, "size": status.st_size, "modified": status.st_mtime_ns}
-    kept = Path(f"{path}{INDEX_SUFFIX}")
-    index = _load(kept, key)
-    if index is None:
-        index = _read(path)
-        _save(index, kept, key)
+    try:
+        status = path.stat()
+        key = {"version": _VERSION, "size": status.st_size, "modified": status.st_mtime_ns}
+        kept = Path(f"{path}{INDEX_SUFFIX}")
+        index = _load(kept, key)
+        if index is None:
+            index = _read(path)
+            _save(index, kept, key)
+    except OSError as error:
+        raise ValueError(f"cannot read the shard {path}: {error.strerror or error}") from None
     return index
 
 
@@ -51,11 +54,22 @@ def _load(kept: Path, key: Mapping[str, int]) -> ShardIndex | None:
         if any(content.get(name) != value for name, value in key.items()):
             return None
         index = ShardIndex(**content["index"])
-        columns: list[list[Any]] = [index.names, index.offsets, index.sizes, *index.labels.values()]
-        is_whole = "label" in index.labels and {len(column) for column in columns} == {len(index.names)}
+        return index if _is_whole(index) else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-    return index if is_whole else None
+
+
+def _is_whole(index: ShardIndex) -> bool:
+    """Whether all is there and of its type: another program, or a hand, may have changed the file."""
+    numbers: list[list[Any]] = [index.offsets, index.sizes, [index.num_without_image]]
+    columns: list[list[Any]] = [index.names, index.offsets, index.sizes, *index.labels.values()]
+    return (
+        "label" in index.labels
+        and all(isinstance(column, list) and len(column) == len(index.names) for column in columns)
+        and all(type(name) is str for name in index.names)
+        and all(type(number) is int and number >= 0 for column in numbers for number in column)
+        and all(value is None or type(value) in (int, str) for values in index.labels.values() for value in values)
+    )
 
 
 def _save(index: ShardIndex, kept: Path, key: Mapping[str, int]) -> None:
@@ -81,7 +95,7 @@ def _read(path: Path) -> ShardIndex:
     labels: list[dict[str, LabelValue]] = []
     with path.open("rb") as file:
         for group in groups.values():
-            image = next((group[extension] for extension in group if extension in _IMAGE_EXTENSIONS), None)
+            image = next((group[extension] for extension in group if f".{extension}" in EXTENSIONS), None)
             if image is None:
                 continue
             contents: dict[str, bytes] = {}

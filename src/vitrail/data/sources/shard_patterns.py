@@ -2,6 +2,7 @@
 
 import glob
 import itertools
+import os
 import re
 from pathlib import Path
 
@@ -59,18 +60,31 @@ def _expand(pattern: str, original: str) -> list[Path]:
     for parts in itertools.product(*choices):
         name = "".join(parts)
         num_names += 1
-        matches = _glob(name) if glob.has_magic(name) else [name] * Path(name).is_file()
+        matches = _glob(name) if glob.has_magic(name) else [name] * os.path.isfile(name)
         paths += map(Path, matches)
         if not matches:
             missing.append(name)
     if missing and num_names == 1:
-        hint = f": it is a folder, so write {missing[0]}/*.tar" if Path(missing[0]).is_dir() else ""
-        raise ValueError(f"no file matches {missing[0]}{hint}")
+        raise ValueError(f"no file matches {missing[0]}{_why(missing[0])}")
     if missing:
         raise ValueError(
-            f"{len(missing)} of the {num_names} files of {original} are missing, the first is {missing[0]}"
+            f"{len(missing)} of the {num_names} files of {original} are missing, "
+            f"the first is {missing[0]}{_why(missing[0])}"
         )
     return list(dict.fromkeys(paths))
+
+
+def _why(name: str) -> str:
+    """What else is known about a name that no file has."""
+    if os.path.isdir(name):
+        return f": it is a folder, so write {name}/*.tar"
+    try:
+        os.stat(name)
+    except PermissionError as error:
+        return f": {error.strerror}"
+    except (OSError, ValueError):
+        pass
+    return ""
 
 
 def _choices(text: str, original: str) -> list[str]:
@@ -86,4 +100,4 @@ def _choices(text: str, original: str) -> list[str]:
 
 
 def _glob(pattern: str) -> list[str]:
-    return sorted(path for path in glob.glob(pattern) if not path.endswith(INDEX_SUFFIX) and Path(path).is_file())
+    return sorted(path for path in glob.glob(pattern) if not path.endswith(INDEX_SUFFIX) and os.path.isfile(path))

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from vitrail.data.contract import Dataset, Level, Note, Source
-from vitrail.data.sources.class_names import ordered
+from vitrail.data.sources.class_names import note_classes, ordered
 from vitrail.data.sources.shard_index import LabelValue, ShardIndex, index_shard
 from vitrail.data.sources.shard_patterns import find_shards
 from vitrail.data.splits import complete
@@ -67,8 +67,8 @@ def open_shards(pattern: str, *, val_share: float = 0.1, seed: int = 0) -> Sourc
 
     Without `{split}`, or without a val, a `val_share` of train is set aside, decided by `seed`. The classes are the
     labels that occur, in numerical order if they are integers; or the names in `classes.txt` (one a line) or
-    `classes.json` (a list) beside the shards: integers then count from 0 in that list. The index of each shard is kept
-    beside it (`NAME.tar.index`) where the folder may be written.
+    `classes.json` (a list) beside the shards, or beside their folders where they lie in several: integers then count
+    from 0 in that list. The index of each shard is kept beside it (`NAME.tar.index`) where the folder may be written.
     """
     found = find_shards(pattern)
     shards = [path for paths in found.values() for path in paths]
@@ -84,6 +84,7 @@ def open_shards(pattern: str, *, val_share: float = 0.1, seed: int = 0) -> Sourc
     sizes = np.array([size for index in indexes for size in index.sizes], dtype=np.int64)[kept]
     names = list(itertools.compress((name for index in indexes for name in index.names), is_labelled))
     levels, notes = _levels(indexes, is_labelled, shards)
+    notes += note_classes(levels["label"], splits)
     names_for_split = [f"{shards[group].name}/{name}" for group, name in zip(groups, names, strict=True)]
     splits, split_notes = complete(
         splits, names=names_for_split, labels=levels["label"].labels, share=val_share, seed=seed
@@ -129,7 +130,7 @@ def _levels(
     indexes: Sequence[ShardIndex], is_kept: Sequence[bool], shards: Sequence[Path]
 ) -> tuple[dict[str, Level], list[Note]]:
     """The levels of all samples kept; a further key of the JSON is one if every sample has it and its values repeat."""
-    given = _read_classes(shards)
+    given = _find_class_list(shards)
     levels: dict[str, Level] = {}
     notes: list[Note] = []
     for name in dict.fromkeys(["label", *(name for index in indexes for name in index.labels)]):
@@ -138,6 +139,10 @@ def _levels(
         present = ordered(str(value) for value in values)
         if name == "label" and given is not None:
             levels[name] = _listed_level(values, present, *given)
+            detail = (
+                f"the classes are the {len(given[0])} that this file lists; labels that are numbers count from 0 in it"
+            )
+            notes.append(Note("class list", str(given[1]), detail, is_serious=False))
         elif name == "label" or (None not in values and 2 <= len(present) <= len(values) // 2):
             levels[name] = Level(present, _indices(values, present))
         if name == "label" and given is None and _has_gaps(present):
@@ -169,23 +174,41 @@ def _listed_level(values: Sequence[LabelValue], present: Sequence[str], classes:
     raise ValueError(f"the label {strange} of the shards is not one of the {len(classes)} classes in {place}")
 
 
-def _read_classes(shards: Sequence[Path]) -> tuple[tuple[str, ...], Path] | None:
-    """The class list beside the shards, or in the folder that holds their folders, and the file it is in."""
-    folders = dict.fromkeys(path.parent for path in shards)
-    candidates = [
-        folder / name for folder in (*folders, *(folder.parent for folder in folders)) for name in _CLASS_LISTS
-    ]
-    place = next((path for path in candidates if path.is_file()), None)
-    if place is None:
-        return None
-    text = place.read_text(encoding="utf-8")
+def _find_class_list(shards: Sequence[Path]) -> tuple[tuple[str, ...], Path] | None:
+    """The class list for the shards and the file it is in: beside them, or beside the folders they lie in.
+
+    The second holds only where those are several folders side by side: above a single folder may lie anything.
+    """
+    folders = list(dict.fromkeys(path.parent for path in shards))
+    found = [place for folder in folders if (place := _class_list_in(folder)) is not None]
+    above = {folder.absolute().parent for folder in folders}
+    if not found and len(folders) > 1 and len(above) == 1 and (place := _class_list_in(folders[0].parent)) is not None:
+        found = [place]
+    lists = [(_read_class_list(place), place) for place in found]
+    for classes, place in lists[1:]:
+        if classes != lists[0][0]:
+            raise ValueError(f"{lists[0][1]} and {place} list different classes: keep one of them")
+    return lists[0] if lists else None
+
+
+def _class_list_in(folder: Path) -> Path | None:
+    return next((folder / name for name in _CLASS_LISTS if os.path.isfile(folder / name)), None)
+
+
+def _read_class_list(place: Path) -> tuple[str, ...]:
     try:
-        classes = json.loads(text) if place.suffix == ".json" else [line.strip() for line in text.splitlines() if line]
-    except ValueError as error:
-        raise ValueError(f"{place} is not JSON") from error
+        text = place.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError:
+        raise ValueError(f"{place} is not in UTF-8: save it again in that encoding") from None
+    except OSError as error:
+        raise ValueError(f"cannot read {place}: {error.strerror}") from None
+    try:
+        classes = json.loads(text) if place.suffix == ".json" else list(filter(None, map(str.strip, text.splitlines())))
+    except ValueError:
+        raise ValueError(f"{place} is not JSON") from None
     if not isinstance(classes, list) or not classes or len(set(map(str, classes))) < len(classes):
         raise ValueError(f"{place} must be a list of different class names")
-    return tuple(map(str, classes)), place
+    return tuple(map(str, classes))
 
 
 def _note_left_out(shards: Sequence[Path], indexes: Sequence[ShardIndex]) -> list[Note]:

@@ -5,7 +5,9 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+from vitrail.data.sources.official import first_line
 
 if TYPE_CHECKING:
     import pyarrow
@@ -23,7 +25,8 @@ class Table:
     classes: Mapping[str, tuple[str, ...]] = field(
         default_factory=dict
     )  # of the columns whose class list the file states
-    images: "pyarrow.ChunkedArray | None" = None  # encoded files, where the table holds them itself
+    images: "pyarrow.ChunkedArray | None" = None  # encoded files (or nulls), where the table holds them itself
+    unread: Mapping[str, str] = field(default_factory=dict)  # the type of every other column
 
 
 def read_csv(path: Path) -> Table:
@@ -34,11 +37,15 @@ def read_csv(path: Path) -> Table:
             # The names of the columns contain none of the three, so the right one gives the most names.
             delimiter = max(DELIMITERS, key=lambda mark: len(next(csv.reader([header], delimiter=mark), [])))
             file.seek(0)
-            return _read_rows(path, csv.reader(file, delimiter=delimiter, skipinitialspace=True))
+            reader = csv.reader(file, delimiter=delimiter, skipinitialspace=True)
+            try:
+                return _read_rows(path, reader)
+            except csv.Error as error:
+                raise ValueError(f"{path}, line {reader.line_num}: cannot be read as CSV: {error}") from None
     except UnicodeDecodeError:
         raise ValueError(f"{path} is not in UTF-8: save it again in that encoding") from None
-    except csv.Error as error:
-        raise ValueError(f"{path} cannot be read as CSV: {error}") from None
+    except csv.Error as error:  # of the header
+        raise ValueError(f"{path}, line 1: cannot be read as CSV: {error}") from None
 
 
 def _read_rows(path: Path, reader: Any) -> Table:
@@ -78,27 +85,41 @@ def read_parquet(path: Path) -> Table:
         raise ValueError("reading Parquet needs pyarrow: pip install 'vitrail[parquet]'") from None
     try:
         table = pyarrow.parquet.read_table(path)
-    except pyarrow.ArrowInvalid as error:
-        raise ValueError(f"{path} cannot be read as Parquet: {str(error).splitlines()[0]}") from None
+    except pyarrow.ArrowException as error:
+        raise ValueError(f"{path} cannot be read as Parquet: {first_line(error)}") from None
     types = pyarrow.types
     stated = _stated_classes(table.schema.metadata or {})
     columns: dict[str, list[str]] = {}
+    unread: dict[str, str] = {}
     images = None
     for name, column in zip(table.column_names, table.columns, strict=True):
         kind = column.type.value_type if types.is_dictionary(column.type) else column.type
         if types.is_string(kind) or types.is_large_string(kind) or types.is_integer(kind):
             values = ["" if value is None else str(value).strip() for value in column.to_pylist()]
             columns[name] = _named(path, name, values, stated[name]) if name in stated else values
-        elif images is None and name.lower() in IMAGE_NAMES:
+            continue
+        unread[name] = str(kind)
+        if images is None and name.lower() in IMAGE_NAMES:
             images = _encoded(column, pyarrow)
     classes = {name: names for name, names in stated.items() if name in columns}
-    return Table(columns, [f"row {number}" for number in range(1, len(table) + 1)], classes, images)
+    return Table(columns, [f"row {number}" for number in range(1, len(table) + 1)], classes, images, unread)
 
 
 def _stated_classes(metadata: Mapping[bytes, bytes]) -> dict[str, tuple[str, ...]]:
-    """The class lists that the `datasets` library writes into the schema."""
-    features = json.loads(metadata.get(b"huggingface", b"{}")).get("info", {}).get("features", {})
-    return {name: tuple(feature["names"]) for name, feature in features.items() if "names" in feature}
+    """The class lists that the `datasets` library writes into the schema; none where it is not what that writes."""
+    try:
+        features = dict(json.loads(metadata.get(b"huggingface", b"{}"))["info"]["features"])
+    except (ValueError, KeyError, TypeError):
+        return {}
+    lists = {name: feature.get("names") for name, feature in features.items() if isinstance(feature, dict)}
+    return {name: tuple(names) for name, names in lists.items() if _is_class_list(names)}
+
+
+def _is_class_list(names: object) -> TypeGuard[list[str]]:
+    """Whether these are different texts."""
+    return (
+        isinstance(names, list) and all(isinstance(name, str) for name in names) and 0 < len(names) == len(set(names))
+    )
 
 
 def _named(path: Path, column: str, values: list[str], names: tuple[str, ...]) -> list[str]:
@@ -110,9 +131,10 @@ def _named(path: Path, column: str, values: list[str], names: tuple[str, ...]) -
 
 
 def _encoded(column: "pyarrow.ChunkedArray", pyarrow: Any) -> "pyarrow.ChunkedArray | None":
-    """The column's encoded files, if that is what it holds."""
-    if pyarrow.types.is_struct(column.type) and column.type.get_field_index("bytes") >= 0:
-        inside = [chunk.field("bytes") for chunk in column.chunks]
+    """The column's encoded files, if that is what it holds; single ones may be missing."""
+    field_index = column.type.get_field_index("bytes") if pyarrow.types.is_struct(column.type) else -1
+    if field_index >= 0:
+        inside = [chunk.flatten()[field_index] for chunk in column.chunks]
         column = pyarrow.chunked_array(inside, type=column.type.field("bytes").type)
     is_bytes = pyarrow.types.is_binary(column.type) or pyarrow.types.is_large_binary(column.type)
-    return column if is_bytes and column.null_count == 0 else None
+    return column if is_bytes and column.null_count < len(column) else None
