@@ -31,9 +31,9 @@ def small() -> Recipe:
     """A small CaiT for a few thousand pictures of about 28 pixels, in minutes on a laptop.
 
     Command: vitrail train small data=fashion out=runs/small
-    Cost: about four minutes on two cores.
+    Cost: 3 min 18 s on two cores (AVX2).
     Published: nothing, it is ours.
-    Ours: see docs/log.md.
+    Ours: 82.5 % top-1 and 96.2 % coarse on the embedded Fashion-MNIST (docs/log.md).
     """
     return Recipe(
         name="small",
