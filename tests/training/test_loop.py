@@ -88,6 +88,19 @@ def test_a_folder_of_another_recipe_is_refused(finished: RunFolder) -> None:
     run_in(finished.path, "workers=1", "run.keep=3")  # how it is computed may change
 
 
+def test_a_run_that_failed_before_its_first_checkpoint_may_be_begun_anew(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="unknown model 'cait_xxs25'"):
+        run_in(tmp_path / "run", "model=cait_xxs25")
+    run = run_in(tmp_path / "run", "epochs=1")
+    assert "name: cait_xxs24" in run.recipe_file.read_text()
+
+
+def test_settings_that_may_change_are_written_down(finished: RunFolder) -> None:
+    run_in(finished.path, "run.keep=4")
+    assert "keep: 4" in finished.recipe_file.read_text()
+    run_in(finished.path)
+
+
 def test_a_folder_of_other_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / "holiday.jpg").write_bytes(b"")
     with pytest.raises(ValueError, match="has other files in it and no run"):

@@ -91,7 +91,7 @@ def _train(recipe: "Recipe", folder: "RunFolder") -> int:
                 progress.say(f"stopped and saved; to go on: vitrail train out={folder.path}")
                 return _INTERRUPTED
             finally:
-                report = _report(folder)
+                report = _report(folder) if folder.metrics_file.is_file() else ""
         print(summarize(folder.path))
         print(report)
     return 0

@@ -37,6 +37,11 @@ class RunFolder:
         """Whether there is a run in it."""
         return self.recipe_file.is_file()
 
+    @property
+    def has_progress(self) -> bool:
+        """Whether there is a checkpoint to go on from."""
+        return self.checkpoints.is_dir() and any(self.checkpoints.iterdir())
+
     def begin(self, recipe: Recipe) -> Recipe:
         """Write the recipe of a new run, or check that it is the one of the run that is to go on."""
         if not self.is_begun:
@@ -49,11 +54,15 @@ class RunFolder:
             self.write_text(self.recipe_file, write_yaml(recipe))
             return recipe
         changed = _differences(read_recipe(self.recipe_file), recipe)
-        if changed:
+        if changed and not self.has_progress:  # nothing is lost: the run may have failed for what was changed
+            for path in (self.plan_file, self.metrics_file, self.classes_file):
+                path.unlink(missing_ok=True)
+        elif changed:
             raise ValueError(
                 f"{self.path} holds a run of another recipe ({'; '.join(changed[:3])}): "
                 "give another out=, or the settings of that run to go on with it"
             )
+        self.write_text(self.recipe_file, write_yaml(recipe))
         return recipe
 
     @contextlib.contextmanager
