@@ -12,7 +12,7 @@ import vitrail
 from vitrail.layers.classifier import PerClassClassifier
 from vitrail.models.catalog import CATALOG
 from vitrail.models.contract import Model
-from vitrail.training.optimizer import OptimizerSettings, make_optimizer, scaled_lr, set_lr
+from vitrail.training.optimizer import OptimizerSettings, make_optimizer, set_lr
 
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "distilled cait": ("cait_xxs24", {"distilled": True}),
@@ -234,10 +234,6 @@ def test_a_restored_optimizer_goes_on_bit_by_bit(name: str) -> None:
     step(straight, optimizer, 1)
     step(resumed, restored, 1)
     assert all(torch.equal(a, b) for a, b in zip(straight.parameters(), resumed.parameters(), strict=True))
-
-
-def test_lr_scales_with_the_batch() -> None:
-    assert scaled_lr(5e-4, batch_size=1024, reference_batch=512) == pytest.approx(1e-3)
 
 
 @pytest.mark.parametrize(

@@ -51,11 +51,6 @@ class OptimizerSettings:
             raise ValueError(f"momentum must be between 0 and 1, not {self.momentum!r}")
 
 
-def scaled_lr(base_lr: float, *, batch_size: int, reference_batch: int) -> float:
-    """The linear rule: DeiT's lr is 5e-4 for 512 images (thesis table 3.9), and in proportion for other batches."""
-    return base_lr * batch_size / reference_batch
-
-
 def make_optimizer(model: Model, settings: OptimizerSettings) -> torch.optim.Optimizer:
     """The optimizer of all parameters of a model that are not frozen, in the groups of `parameter_groups`.
 

@@ -186,7 +186,7 @@ class RunSettings(Section):
     compile: bool = False
     """torch.compile"""
     save_minutes: PositiveFloat = 10.0
-    """between two checkpoints, besides one an epoch"""
+    """between two checkpoints, besides one at each evaluation"""
     keep: PositiveInt = 2
     """newest checkpoints kept; the best is kept beside them"""
     on_nan: Literal["stop", "skip"] = "stop"
