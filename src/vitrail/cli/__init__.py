@@ -1,7 +1,9 @@
 """The command line: finds the verb, runs it, and turns every user error into one line on stderr and exit code 2."""
 
 import argparse
+import contextlib
 import difflib
+import logging
 import os
 import sys
 from typing import NoReturn
@@ -46,12 +48,34 @@ class _Parser(argparse.ArgumentParser):
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command line `argv` (the process's own when None) and return its exit code."""
+    code = _answer(argv)
+    if "RANK" in os.environ:
+        _leave_at_once(code)
+    return code
+
+
+def _leave_at_once(code: int) -> NoReturn:
+    """End a process that trained with others before the interpreter takes its modules apart.
+
+    Threads of the collectives may still run by then, and the process would end by an abort now and then.
+    """
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):
+            stream.flush()
+    os._exit(code)
+
+
+def _answer(argv: list[str] | None) -> int:
+    """The exit code of a command line; every way in which it may end is one of them."""
     try:
         code = _run(sys.argv[1:] if argv is None else argv)
         sys.stdout.flush()  # a closed pipe shows here rather than at the interpreter's exit
     except ValueError as error:
         print("vitrail: error:", " ".join(str(error).split()), file=sys.stderr)
         return _BAD_USAGE
+    except SystemExit as error:
+        return error.code if isinstance(error.code, int) else 0
     except KeyboardInterrupt:
         return _INTERRUPTED
     except BrokenPipeError:
