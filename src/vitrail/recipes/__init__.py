@@ -33,6 +33,7 @@ class Entry(NamedTuple):
 RECIPES: Mapping[str, Entry] = {
     "small": Entry(small.small),
     "small_photos": Entry(small.small_photos),
+    "fine_tune": Entry(small.fine_tune),
     # DeiT
     "deit_tiny": Entry(deit.deit, ("tiny",), 72.2),
     "deit_small": Entry(deit.deit, ("small",), 79.8),

@@ -73,3 +73,27 @@ def small_photos() -> Recipe:
             "schedule": ScheduleSettings(warmup_epochs=3.0, min_lr=1e-5),
         }
     )
+
+
+def fine_tune() -> Recipe:
+    """A pre-trained DeiT-Ti fine-tuned on a few thousand photographs, at 112 pixels.
+
+    Command: vitrail train fine_tune init=WEIGHTS data=FOLDER out=runs/mine
+    Cost: 9 min 6 s on two cores (AVX2), for the 3,680 pictures of Oxford-IIIT Pet.
+    Published: nothing, it is ours.
+    Ours: 82.7 % top-1 on the breeds of Oxford-IIIT Pet, from DeiT-Ti's weights (docs/log.md).
+    """
+    return Recipe(
+        name="fine_tune",
+        image_size=112,
+        epochs=9.0,
+        batch_size=64,
+        model=ModelSettings(name="deit_tiny"),
+        augmentation=AugmentationSettings(scale=(0.35, 1.0), colour_jitter=0.3),
+        objective=ObjectiveSettings(smoothing=0.1),
+        # Where only a part learns (train_only=attention), twice this rate is better.
+        optimizer=OptimizerSettings(lr=2e-4, weight_decay=0.05, clip=1.0),
+        schedule=ScheduleSettings(warmup_epochs=0.5, min_lr=1e-5),
+        regularisation=RegularisationSettings(drop_path=0.1),
+        evaluation=EvaluationSettings(every=3.0, crop_ratio=1.0),
+    )

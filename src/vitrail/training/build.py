@@ -21,6 +21,7 @@ from vitrail.models.catalog import create_model
 from vitrail.models.contract import Model
 from vitrail.objectives.supervised import Supervised, balance_weights
 from vitrail.training import optimizer as optimizers
+from vitrail.training.freezing import freeze
 from vitrail.training.recipe import Recipe
 from vitrail.training.schedule import Schedule
 from vitrail.weights import load_weights
@@ -103,6 +104,7 @@ def make_model(recipe: Recipe, *, num_classes: int) -> Model:
     model = create_model(recipe.model.name, **settings)
     if recipe.model.init is not None:
         load_initial(model, recipe.model.init)
+    freeze(model, recipe.model.train_only)
     if recipe.evaluation.crop_ratio is not None:
         model.preprocessing = replace(model.preprocessing, crop_ratio=recipe.evaluation.crop_ratio)
     return model

@@ -12,6 +12,8 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 class MovingAverage:
     """average <- decay * average + (1 - decay) * weights, after every step; buffers are copied as they are.
 
+    Frozen parameters have no average: they stay what they are, bit by bit.
+
     With `warmup` the decay of the n-th update is at most n / (9 + n), so that an average of few updates
     is not mostly the initial weights. Averages of floating-point parameters are float32 whatever the model is.
     """
@@ -22,14 +24,14 @@ class MovingAverage:
         self.decay, self.warmup = decay, warmup
         self.num_updates = 0
         with torch.no_grad():
-            self.weights = {name: value.detach().float().clone() for name, value in model.named_parameters()}
+            self.weights = {name: value.detach().float().clone() for name, value in _learning(model)}
             self.buffers = {name: value.detach().clone() for name, value in model.named_buffers()}
 
     @torch.no_grad()
     def update(self, model: nn.Module) -> None:
         """Take in the weights as they are now."""
         self.num_updates += 1
-        weights = [value.detach().float() for value in model.parameters()]
+        weights = [value.detach().float() for _, value in _learning(model)]
         if weights:
             get_ema_multi_avg_fn(self.current_decay)(list(self.weights.values()), weights, self.num_updates)
         for buffer, now in zip(self.buffers.values(), model.buffers(), strict=True):
@@ -43,7 +45,7 @@ class MovingAverage:
     @torch.no_grad()
     def copy_to(self, model: nn.Module) -> None:
         """Make the averages the weights of a model of the same names and shapes."""
-        for name, value in (*model.named_parameters(), *model.named_buffers()):
+        for name, value in (*_learning(model), *model.named_buffers()):
             value.copy_(self.weights[name] if name in self.weights else self.buffers[name])
 
     @contextlib.contextmanager
@@ -72,6 +74,11 @@ class MovingAverage:
             for name, value in own.items():
                 value.copy_(kept[name])
         self.num_updates = state["num_updates"]
+
+
+def _learning(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    """The parameters that are not frozen."""
+    return [(name, value) for name, value in model.named_parameters() if value.requires_grad]
 
 
 def check_same_shapes(own: Mapping[str, Tensor], kept: Mapping[str, Tensor]) -> None:

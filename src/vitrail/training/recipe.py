@@ -24,6 +24,8 @@ class ModelSettings(Section):
     """a name of `vitrail models`, or timm/NAME"""
     init: str | None = None
     """weights to start from: a run, a saved model, a file of official or timm weights, hf://OWNER/NAME"""
+    train_only: str = "all"
+    """parts that learn besides the head: attention, ffn, norm, positions, stem, blocks.18+, several with commas"""
     settings: dict[str, Any] = {}
     """further settings of the model, such as {depth: 6, patch_size: 4}"""
 
@@ -243,6 +245,7 @@ class Recipe(Section):
 SHORT_KEYS: Mapping[str, str] = {
     "model": "model.name",
     "init": "model.init",
+    "train_only": "model.train_only",
     "data": "data.spec",
     "lr": "optimizer.lr",
     "workers": "data.workers",
