@@ -19,7 +19,7 @@ def make_batch(count: int = 8, *, side: int = 16, classes: int = 5) -> Batch:
 
 
 def copy_of(batch: Batch) -> Batch:
-    return Batch(*(part.clone() for part in batch))
+    return Batch(*(part.clone() for part in batch[:3]))
 
 
 def test_normalizing_is_the_textbook_formula_in_every_channel() -> None:
@@ -130,12 +130,23 @@ def test_even_parts_are_mixed_as_the_whole(per: str, settings: Mapping[str, floa
     blend = Blend(num_classes=5, **settings, per=per)  # type: ignore[arg-type]
     whole = make_batch(12)
     whole.images.normal_(generator=torch.Generator().manual_seed(0))
-    cut = [Batch(*columns) for columns in zip(*(part.clone().split(parts) for part in whole), strict=True)]
+    cut = [Batch(*columns) for columns in zip(*(part.clone().split(parts) for part in whole[:3]), strict=True)]
     together = blend(copy_of(whole), **KEY)
     apart = [blend(part, **KEY) for part in cut]
-    for name in Batch._fields:
+    for name in ("images", "targets", "indices"):
         assert torch.equal(getattr(together, name), torch.cat([getattr(part, name) for part in apart]))
     assert not torch.equal(together.images, whole.images)
+
+
+@pytest.mark.parametrize("per", ["batch", "pair"])
+def test_answers_of_a_teacher_are_mixed_as_the_targets_are(per: str) -> None:
+    blend = Blend(num_classes=5, smoothing=0.0, per=per)  # type: ignore[arg-type]
+    batch = copy_of(make_batch(12))
+    targets = blend.soften(batch.targets)
+    mixed = blend(batch._replace(answers=targets.clone()), **KEY)
+    assert mixed.answers is not None
+    assert torch.equal(mixed.answers, mixed.targets)
+    assert not torch.equal(mixed.answers, targets)
 
 
 def test_pairs_are_drawn_one_by_one_from_their_indices() -> None:
@@ -148,7 +159,7 @@ def test_pairs_are_drawn_one_by_one_from_their_indices() -> None:
     assert float(shares[1]) == pytest.approx(expected, abs=1e-6)
     torch.testing.assert_close(mixed.targets[2, 2:4], torch.tensor([1.0 - expected, expected]))
     # Another order of the pairs changes nothing about a pair.
-    other = blend(Batch(*(part[[4, 5, 0, 1, 2, 3]] for part in copy_of(batch))), **KEY)
+    other = blend(Batch(*(part[[4, 5, 0, 1, 2, 3]] for part in copy_of(batch)[:3])), **KEY)
     assert torch.equal(other.images[4:], mixed.images[2:4])
 
 

@@ -55,7 +55,7 @@ def collect(batches: list[Batch]) -> dict[int, list[Tensor]]:
 def assert_same(first: list[Batch], second: list[Batch]) -> None:
     assert len(first) == len(second) > 0
     for one, other in zip(first, second, strict=True):
-        for tensor, twin in zip(one, other, strict=True):
+        for tensor, twin in zip(one[:3], other[:3], strict=True):
             assert torch.equal(tensor, twin)
 
 
@@ -208,3 +208,18 @@ def test_a_level_of_labels_can_be_chosen_and_a_wrong_one_is_named() -> None:
         Loader(dataset, transform=transform, sampler=sampler, level="corse")
     with pytest.raises(ValueError, match="the sampler is for 3 samples, the data set has 2"):
         Loader(dataset, transform=transform, sampler=Sampler(3, batch_size=2))
+
+
+def test_fixed_views_come_by_turns_and_do_not_depend_on_the_seed(tmp_path: Path) -> None:
+    dataset = write_images(tmp_path, count=8)
+    by_view: dict[tuple[int, int], torch.Tensor] = {}
+    for seed in (0, 1):
+        sampler = Sampler(len(dataset), batch_size=4, seed=seed, num_repeats=2)
+        loader = Loader(dataset, transform=JitteredCrop(), sampler=sampler, fixed_views=3)
+        for epoch in range(6):
+            for batch in loader.epoch(epoch):
+                assert batch.views is not None
+                for image, index, view in zip(batch.images, batch.indices.tolist(), batch.views.tolist(), strict=True):
+                    assert torch.equal(by_view.setdefault((index, view), image.clone()), image)
+    assert set(by_view) == {(index, view) for index in range(8) for view in range(3)}
+    assert not torch.equal(by_view[0, 0], by_view[0, 1])

@@ -106,17 +106,24 @@ class Blend:
         return self.probability > 0.0 and (self.mixup > 0.0 or self.cutmix > 0.0)
 
     def __call__(self, batch: Batch, *, seed: int, epoch: int, step: int) -> Batch:
-        """The batch with targets float32 [batch, classes]; its images, which must be normalised, change in place."""
+        """The batch with targets float32 [batch, classes]; its images, which must be normalised, change in place.
+
+        A teacher's answers are mixed as the targets are.
+        """
         images, targets = batch.images, self.soften(batch.targets)
         if not self.is_mixing:
             return batch._replace(targets=targets)
         if not images.is_floating_point():
             raise ValueError(f"images of {images.dtype} cannot be mixed; normalise them first")
         key = (seed, epoch, step)
+        share: float | Tensor
         if self.per == "batch":
-            _mix_neighbours(targets, self._mix_batch(images, key=key))
+            share = self._mix_batch(images, key=key)
         else:
-            _mix_neighbours(targets, self._mix_pairs(images, key=key, indices=batch.indices.tolist()))
+            share = self._mix_pairs(images, key=key, indices=batch.indices.tolist())
+        for soft in (targets, batch.answers):
+            if soft is not None:
+                _mix_neighbours(soft, share)
         return batch._replace(targets=targets)
 
     def soften(self, targets: Tensor) -> Tensor:

@@ -16,6 +16,8 @@ class Batch(NamedTuple):
     images: Tensor  # uint8 [batch, 3, height, width]; with several views [batch, views, 3, height, width]
     targets: Tensor  # [batch] class indices, or [batch, classes] where an image may have several classes
     indices: Tensor  # [batch]: the sample's place in the data set
+    views: Tensor | None = None  # [batch]: which of its fixed views each image is, where there are such
+    answers: Tensor | None = None  # [batch, classes]: what a teacher said about each image before
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,9 @@ class Loader:
 
     What a batch holds follows from the sampler's seed, the epoch and the step alone. Broken samples are reported to the
     quarantine; in training others take their place, also chosen by their key, in evaluation they are left out.
+
+    With `fixed_views` every image has that many views, the same for every seed, which it is seen in by turns; a batch
+    then says which they are.
     """
 
     def __init__(
@@ -40,6 +43,7 @@ class Loader:
         sampler: Sampler,
         level: str | None = None,
         num_views: int = 1,
+        fixed_views: int | None = None,
         num_workers: int = 0,
         quarantine: Quarantine | None = None,
         pin_memory: bool = False,
@@ -48,12 +52,21 @@ class Loader:
             raise ValueError(f"num_views must be at least 1, not {num_views}")
         if len(dataset) != sampler.num_samples:
             raise ValueError(f"the sampler is for {sampler.num_samples} samples, the data set has {len(dataset)}")
+        if fixed_views is not None and (fixed_views < 1 or num_views > 1 or not sampler.is_training):
+            raise ValueError("fixed views are for training with one view of an image at a time, and at least one")
         self.dataset, self.sampler = dataset, sampler
         self.classes = dataset.level(level).classes
         self.quarantine = quarantine or Quarantine()
         self._batches = _BatchesOfEpoch(sampler)
         self._loader = DataLoader(
-            _Maker(dataset, transform=transform, sampler=sampler, level=level, num_views=num_views),
+            _Maker(
+                dataset,
+                transform=transform,
+                sampler=sampler,
+                level=level,
+                num_views=num_views,
+                fixed_views=fixed_views,
+            ),
             batch_sampler=self._batches,
             collate_fn=keep_whole,
             num_workers=num_workers,
@@ -108,15 +121,23 @@ class _Maker(TorchDataset):
     """Makes whole batches: what runs in the workers."""
 
     def __init__(
-        self, dataset: Dataset, *, transform: Transform, sampler: Sampler, level: str | None, num_views: int
+        self,
+        dataset: Dataset,
+        *,
+        transform: Transform,
+        sampler: Sampler,
+        level: str | None,
+        num_views: int,
+        fixed_views: int | None,
     ) -> None:
-        self.dataset, self.transform, self.num_views = dataset, transform, num_views
-        self.seed, self.is_training = sampler.seed, sampler.is_training
+        self.dataset, self.transform, self.num_views, self.fixed_views = dataset, transform, num_views, fixed_views
+        self.seed, self.is_training, self.num_repeats = sampler.seed, sampler.is_training, sampler.num_repeats
         self.labels = dataset.level(level).labels
 
     def __getitems__(self, samples: Sequence[Sample]) -> _Made | _Failure:
         problems: list[Problem] = []
         indices: list[int] = []
+        numbers: list[int] = []
         stack = None
         for sample in samples:
             made = self._make(sample, problems)
@@ -131,10 +152,12 @@ class _Maker(TorchDataset):
                     stack = torch.empty(shape, dtype=torch.uint8).movedim(-1, 2)
                 stack[len(indices), number] = pixels
             indices.append(index)
+            numbers.append(self._fixed_view(sample))
         if stack is None:
             return _Made(None, problems)
         images = stack[: len(indices)] if self.num_views > 1 else stack[: len(indices), 0]
-        return _Made(Batch(images, self._targets(indices), torch.tensor(indices)), problems)
+        views = None if self.fixed_views is None else torch.tensor(numbers)
+        return _Made(Batch(images, self._targets(indices), torch.tensor(indices), views), problems)
 
     def _make(self, sample: Sample, problems: list[Problem]) -> tuple[int, list[Tensor]] | None:
         """The views of a sample or of the one that replaces it, with its index; None when none could be read."""
@@ -145,15 +168,24 @@ class _Maker(TorchDataset):
                 image = open_image(self.dataset.read(index))
                 if self.num_views > 1:  # decoded once for all of them
                     image = open_image(image.pixels().permute(1, 2, 0).numpy())
-                first = sample.view * self.num_views
-                keys = [(self.seed, sample.epoch, index, view) for view in range(first, first + self.num_views)]
-                return index, [self.transform(image, Draws(*key)) for key in keys]
+                return index, [self.transform(image, Draws(*key)) for key in self._keys(sample, index)]
             except (BrokenImageError, OSError) as error:  # whatever else goes wrong is a mistake of ours
                 kind = "broken" if isinstance(error, BrokenImageError) else "unreadable"
                 place = self.dataset.locate(index)
                 problems.append(Problem(path=place, split=self.dataset.split, problem=kind, detail=str(error)))
                 index = replacements.integer(len(self.dataset))
         return None
+
+    def _keys(self, sample: Sample, index: int) -> list[tuple[int | str, ...]]:
+        """What decides the random choices of each view."""
+        if self.fixed_views is not None:
+            return [("fixed view", index, self._fixed_view(sample))]
+        first = sample.view * self.num_views
+        return [(self.seed, sample.epoch, index, view) for view in range(first, first + self.num_views)]
+
+    def _fixed_view(self, sample: Sample) -> int:
+        """Which of its views an image is seen in: another one every time, until all have been."""
+        return (sample.epoch * self.num_repeats + sample.view) % (self.fixed_views or 1)
 
     def _give_up(self, sample: Sample, last: Problem) -> _Failure:
         return _Failure(

@@ -2,6 +2,7 @@
 
 import csv
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -62,7 +63,8 @@ class Quarantine:
             where = f"listed in {self.settings.listing}" if self.settings.listing else "named in the log"
             raise ValueError(
                 f"{self.num_broken} of {self.num_readings} readings of samples failed, more than the "
-                f"{self.settings.max_share:.0%} allowed; they are {where}: repair them, or raise max_share"
+                f"{self.settings.max_share:.0%} allowed; they are {where}: repair them, "
+                "or allow more (data.max_broken=SHARE on the command line, max_share of QuarantineSettings)"
             )
 
     def _append(self, problem: Problem) -> None:
@@ -74,6 +76,19 @@ class Quarantine:
             if is_fresh:
                 writer.writerow(COLUMNS)
             writer.writerow(problem)
+
+
+class NotingQuarantine(Quarantine):
+    """Hands over what can't be read, and lets the rest be used however little it is."""
+
+    def __init__(self, note: Callable[[Problem], object]) -> None:
+        super().__init__()
+        self.note = note
+
+    def account(self, problems: list[Problem], *, num_readings: int) -> None:
+        """Add what came with one batch."""
+        for problem in problems:
+            self.note(problem)
 
 
 def _listed(listing: Path | None) -> set[str]:

@@ -39,13 +39,16 @@ class Supervised:
     def __call__(self, model: nn.Module, batch: Batch) -> Losses:
         logits = joint_logits(model(batch.images)).float()
         check_targets(batch.targets, logits)
+        total = self.cost(logits, batch.targets)
+        return Losses(total, {self.loss: total.detach()})
+
+    def cost(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """The loss of logits [batch, classes], a number."""
         weights = self.weights_for(logits)
         if self.loss == "bce":
-            targets = binary_targets(batch.targets, num_classes=logits.shape[1], smoothing=self.smoothing)
-            total = functional.binary_cross_entropy_with_logits(logits, targets, pos_weight=weights)
-        else:
-            total = cross_entropy(logits, batch.targets, smoothing=self.smoothing, weights=weights)
-        return Losses(total, {self.loss: total.detach()})
+            targets = binary_targets(targets, num_classes=logits.shape[1], smoothing=self.smoothing)
+            return functional.binary_cross_entropy_with_logits(logits, targets, pos_weight=weights)
+        return cross_entropy(logits, targets, smoothing=self.smoothing, weights=weights)
 
     def weights_for(self, logits: Tensor) -> Tensor | None:
         """The class weights as a tensor beside the logits [batch, classes]."""
