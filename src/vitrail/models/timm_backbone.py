@@ -11,7 +11,7 @@ import timm.data
 import torch
 from torch import Tensor, nn
 
-from vitrail.layers.classifier import Classifier
+from vitrail.layers.classifier import Classifier, DistilledClassifier
 from vitrail.layers.norm import EPSILON
 from vitrail.layers.pooling import make_pooling_stage
 from vitrail.models.contract import (
@@ -37,11 +37,13 @@ class TimmSettings(CheckedSettings):
     num_classes: int = 1000
     pool: str = "average"  # timm's own pooling and classifier, or "attention": ours
     num_heads: int = 1  # heads of the pooling attention
+    distilled: bool = False  # two heads of ours on the pooled features, the second for a teacher's labels
     drop_path: float = 0.0
 
     def __post_init__(self) -> None:
         self.check_counts("in_channels", "num_heads")
         self.check_counts("num_classes", least=0)
+        self.check_flags("distilled")
         self.check_number("drop_path", below=1.0)
         if self.image_size is not None:
             object.__setattr__(self, "image_size", whole_sides(self.image_size))
@@ -66,6 +68,11 @@ class TimmConfig(TimmSettings):
             raise ValueError(f"timm has no model {self.timm_name!r}: {hint}")
 
     @property
+    def has_own_classifier(self) -> bool:
+        """Whether timm's own classifier answers."""
+        return self.pool == "average" and not self.distilled
+
+    @property
     def timm_facts(self) -> dict[str, Any]:
         """What timm says of the weights it trained: input_size, fixed_input_size, mean, std and so on."""
         facts = timm.get_pretrained_cfg(self.timm_name)
@@ -84,7 +91,7 @@ class TimmConfig(TimmSettings):
 
 
 class TimmBackbone(Model):
-    """A timm model; with attention pooling its own classifier is dropped and ours reads the pooled token.
+    """A timm model; with attention pooling or distillation its own classifier is dropped and ours reads what is pooled.
 
     `features` gives the patches after the final normalisation with attention pooling, and as timm's
     forward_features leaves them with timm's own.
@@ -96,7 +103,6 @@ class TimmBackbone(Model):
         if config.image_size is None:
             config = dataclasses.replace(config, image_size=config.timm_size)
         super().__init__(config)
-        own_head = config.pool == "average"
         self.backbone = make_backbone(config)
         self.takes_one_size = bool(config.timm_facts.get("fixed_input_size")) and not getattr(
             self.backbone, "dynamic_img_size", False
@@ -110,9 +116,10 @@ class TimmBackbone(Model):
                 f"num_heads {config.num_heads} does not divide the {dim} channels of timm/{config.timm_name}: "
                 f"try {', '.join(heads)}"
             )
-        self.class_stage = None if own_head else make_pooling_stage(dim, num_heads=config.num_heads)
-        self.norm = None if own_head else nn.LayerNorm(dim, eps=EPSILON)
-        self.head = nn.Identity() if own_head else Classifier(dim, num_classes=config.num_classes)
+        has_pooling = config.pool == "attention"
+        self.class_stage = make_pooling_stage(dim, num_heads=config.num_heads) if has_pooling else None
+        self.norm = nn.LayerNorm(dim, eps=EPSILON) if has_pooling else None
+        self.head = make_head(config, dim if has_pooling else getattr(self.backbone, "head_hidden_size", dim))
         self.preprocessing = preprocessing_of(config)
 
     def try_size(self) -> None:
@@ -146,8 +153,8 @@ class TimmBackbone(Model):
 
     def init_pooling(self) -> None:
         """The part of `init_weights` that is ours, for a backbone timm has just built."""
-        if self.class_stage is not None and self.norm is not None:
-            for part in (self.class_stage, self.norm, self.head):
+        for part in (self.class_stage, self.norm, self.head):
+            if part is not None:
                 initialize(part)
 
     def check_images(self, images: Tensor) -> None:
@@ -159,8 +166,8 @@ class TimmBackbone(Model):
                 "create it with that image_size"
             )
 
-    def forward(self, images: Tensor) -> Tensor:
-        if self.class_stage is None:
+    def forward(self, images: Tensor) -> Any:
+        if self.config.has_own_classifier:
             self.check_images(images)
             return self.backbone(images)
         return self.head(self.summarize(images))
@@ -222,18 +229,24 @@ class TimmBackbone(Model):
         )
 
 
-def make_backbone(config: TimmConfig) -> Any:
-    """timm's model, without its classifier where ours follows."""
+def make_backbone(config: TimmConfig, *, is_pretrained: bool = False, weights: dict[str, Tensor] | None = None) -> Any:
+    """timm's model, without its classifier where ours follows; with the weights timm offers where `is_pretrained`.
+
+    `weights` take their place: those of a model of another image size are resized as timm does it.
+    """
     settings: dict[str, object] = {
         "in_chans": config.in_channels,
-        "num_classes": config.num_classes if config.pool == "average" else 0,
+        "num_classes": config.num_classes if config.has_own_classifier else 0,
     }
     if config.drop_path:
         settings["drop_path_rate"] = config.drop_path
     if config.timm_facts.get("fixed_input_size") and config.size != config.timm_size:
         settings["img_size"] = config.size
+    if weights is not None:
+        settings["pretrained_cfg_overlay"] = {"state_dict": weights, "num_classes": config.num_classes}
+    is_pretrained = is_pretrained or weights is not None
     try:
-        return timm.create_model(config.timm_name, pretrained=False, **settings)
+        return timm.create_model(config.timm_name, pretrained=is_pretrained, **settings)
     except TypeError as error:
         for setting, name in (("img_size", "image_size"), ("drop_path_rate", "drop_path")):
             if f"'{setting}'" in str(error):
@@ -241,6 +254,13 @@ def make_backbone(config: TimmConfig) -> Any:
         raise
     except AssertionError as error:
         raise ValueError(f"timm/{config.timm_name} can't be built with these settings: {error}") from None
+
+
+def make_head(config: TimmConfig, dim: int) -> nn.Module:
+    """Our classifier, where timm's own does not answer."""
+    if config.has_own_classifier:
+        return nn.Identity()
+    return (DistilledClassifier if config.distilled else Classifier)(dim, num_classes=config.num_classes)
 
 
 def preprocessing_of(config: TimmConfig) -> Preprocessing:
