@@ -27,6 +27,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("cait_s24", {"class_layer_scale": False}),
     ("resmlp_s12", {"norm": "layer"}),
     ("resmlp_s12", {"pool": "class_mlp"}),
+    ("resmlp_s12", {"distilled": True}),
     *[("resmlp_s12", {"communication": kind}) for kind in ("none", "mlp", "conv", "depthwise", "separable")],
     ("patchconvnet_s20", {"norm": "batch"}),
     ("patchconvnet_s20", {"num_heads": 4}),

@@ -35,6 +35,8 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("cait_s24", {"talking_heads": False}),
     ("resmlp_s12", {"norm": "layer"}),
     ("resmlp_s12", {"pool": "class_mlp"}),
+    ("resmlp_s12", {"distilled": True}),
+    ("resmlp_s12", {"distilled": True, "pool": "class_mlp"}),
     *[("resmlp_s12", dict[str, Any](communication=kind)) for kind in ("none", "mlp", "conv", "depthwise", "separable")],
     ("patchconvnet_s20", {"norm": "batch"}),
     ("patchconvnet_s20", {"stem": "linear"}),
@@ -117,7 +119,12 @@ def test_patchconvnet_keeps_channels_last() -> None:
 
 
 def test_distillation_gives_both_logits_when_training_and_their_mean_after() -> None:
-    for name, settings in (("deit_tiny_distilled", {}), ("cait_s24", {"distilled": True})):
+    distilled: list[tuple[str, dict[str, Any]]] = [
+        ("deit_tiny_distilled", {}),
+        *((name, {"distilled": True}) for name in ("cait_s24", "patchconvnet_s20", "resmlp_s12")),
+        ("resmlp_s12", {"distilled": True, "pool": "class_mlp"}),
+    ]
+    for name, settings in distilled:
         model = randomize(small_model(name, drop_path=0.0, **settings))
         images = images_for(model)
         with torch.no_grad():
@@ -125,6 +132,16 @@ def test_distillation_gives_both_logits_when_training_and_their_mean_after() -> 
             mean = model.eval()(images)
         assert not torch.allclose(of_class, of_teacher, atol=1e-3)
         assert torch.allclose(mean, (of_class + of_teacher) / 2, atol=1e-4, rtol=1e-4)
+
+
+def test_resmlp_has_one_pooled_token_for_both_of_its_heads() -> None:
+    for pool in ("average", "class_mlp"):
+        plain, distilled = (small_model("resmlp_s12", pool=pool, distilled=flag) for flag in (False, True))
+        assert distilled.features(images_for(distilled)).summary.shape == (2, 1, 48)
+        extra = vitrail.complexity(distilled).parameters - vitrail.complexity(plain).parameters
+        assert extra == 48 * NUM_CLASSES + NUM_CLASSES
+        work = vitrail.complexity(distilled).multiply_adds - vitrail.complexity(plain).multiply_adds
+        assert work == 48 * NUM_CLASSES
 
 
 def test_late_class_token_is_not_seen_by_earlier_blocks() -> None:

@@ -11,6 +11,7 @@ from torch import nn
 import vitrail
 from vitrail.layers.norm import EPSILON
 from vitrail.models.timm_backbone import TimmBackbone, TimmConfig, find_grid
+from vitrail.training.optimizer import layers_of
 
 NUM_CLASSES = 7
 
@@ -43,6 +44,34 @@ def test_backbones_keep_the_contract(name: str, stride: int, pool: str) -> None:
     assert features.patches.shape == (2, dim, 64 // stride, 96 // stride)
     assert model(images).shape == (2, NUM_CLASSES)
     assert torch.equal(model.summarize(images), features.summary)
+
+
+@pytest.mark.parametrize("name", ["resnet18", "mobilenetv3_small_050", "deit_tiny_distilled_patch16_224"])
+@pytest.mark.parametrize("pool", ["average", "attention"])
+@torch.no_grad()
+def test_distilled_ones_have_two_heads_of_ours_on_the_pooled_features(name: str, pool: str) -> None:
+    model = make(name, pool=pool, image_size=64, distilled=True)
+    images = torch.randn(2, 3, 64, 64)
+    of_class, of_teacher = model.head.train()(model.summarize(images))
+    model.head.eval()
+    assert of_class.shape == of_teacher.shape == (2, NUM_CLASSES)
+    assert not torch.allclose(of_class, of_teacher, atol=1e-6)
+    assert torch.equal(model(images), (of_class + of_teacher) / 2)
+    assert isinstance(model.train()(images), tuple)
+    layer_of, num_layers = layers_of(model)
+    assert layer_of("head.distilled.weight") == num_layers - 1
+    with pytest.raises(ValueError, match=r"timm has no such (attention pooling|second head)"):
+        vitrail.to_timm(model)
+
+
+def test_weights_of_timm_start_a_distilled_backbone_whose_heads_are_new() -> None:
+    source, model = make("resnet18"), make("resnet18", distilled=True)
+    state = source.backbone.state_dict()
+    with pytest.raises(ValueError, match="another head: pass reset_head=True"):
+        vitrail.load_weights(model, state)
+    vitrail.load_weights(model, state, reset_head=True)
+    images = torch.randn(1, 3, 64, 64)
+    assert torch.equal(model.features(images).patches, source.features(images).patches)
 
 
 def test_a_plain_backbone_is_timms_own_model() -> None:

@@ -53,6 +53,7 @@ def test_timm_takes_it_strictly(
         ("cait_xxs24", {"num_branches": 2}, "num_branches=2"),
         ("resmlp_s12", {"communication": "none"}, "communication='none'"),
         ("resmlp_s12", {"norm": "layer"}, "norm='layer'"),
+        ("resmlp_s12", {"distilled": True}, "distilled=True"),
     ],
 )
 def test_what_timm_does_not_have(name: str, settings: dict[str, Any], text: str) -> None:

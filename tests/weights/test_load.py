@@ -157,6 +157,18 @@ def test_misfit_says_what_to_do_and_changes_nothing(
     assert_same_weights(model, before)
 
 
+def test_a_second_head_on_one_pooled_token_is_told_and_can_start_anew() -> None:
+    plain, distilled = randomized("resmlp_s12"), randomized("resmlp_s12", distilled=True, seed=1)
+    with pytest.raises(ValueError, match=r"the weights have a second head .* create it with distilled=True"):
+        load_weights(fresh("resmlp_s12"), distilled.state_dict())
+    with pytest.raises(ValueError, match=r"the model has a second head .* create it with distilled=False"):
+        load_weights(distilled, plain.state_dict())
+    before = distilled.head.distilled.weight.clone()
+    load_weights(distilled, plain.state_dict(), reset_head=True)
+    assert torch.equal(distilled.norm.weight, plain.norm.weight)
+    assert torch.equal(distilled.head.distilled.weight, before)
+
+
 def test_one_message_names_every_kind_of_misfit() -> None:
     model = randomized("deit_tiny")
     before, state = copy_state(model), copy_state(randomize(model, seed=2))

@@ -24,6 +24,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("cait_s24", {"class_depth": 3, "distilled": True, "layer_scale_frozen": True}),
     ("cait_s24", {"residual": "exclusive_gating", "layer_scale": None}),
     ("resmlp_s12", {"pool": "class_mlp", "communication": "mlp", "norm": "layer"}),
+    ("resmlp_s12", {"distilled": True}),
     ("patchconvnet_s20", {"per_class_tokens": True, "norm": "batch"}),
     ("vit_b12_hmlp", {"num_classes": 0, "in_channels": 4}),
 ]

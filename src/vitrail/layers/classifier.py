@@ -16,7 +16,10 @@ class Classifier(nn.Module):
 
 
 class DistilledClassifier(nn.Module):
-    """A head for the class token and one for the distillation token: both when training, their mean after (3.3)."""
+    """A head for labels and one for the teacher's: both answers when training, their mean after (3.3).
+
+    They read the first and the last summary token: the class and the distillation token, or one pooled token twice.
+    """
 
     def __init__(self, dim: int, *, num_classes: int) -> None:
         super().__init__()
@@ -24,8 +27,12 @@ class DistilledClassifier(nn.Module):
         self.distilled = nn.Linear(dim, num_classes) if num_classes else nn.Identity()
 
     def forward(self, summary: Tensor) -> Tensor | tuple[Tensor, Tensor]:
-        of_class, of_teacher = self.linear(summary[:, 0]), self.distilled(summary[:, 1])
+        of_class, of_teacher = self.both(summary)
         return (of_class, of_teacher) if self.training else (of_class + of_teacher) / 2
+
+    def both(self, summary: Tensor) -> tuple[Tensor, Tensor]:
+        """The logits of each head, [batch, classes]."""
+        return self.linear(summary[:, 0]), self.distilled(summary[:, -1])
 
 
 class PerClassClassifier(nn.Module):

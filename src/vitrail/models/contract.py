@@ -22,7 +22,7 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 class Features(NamedTuple):
     """What a backbone says about an image, after the final normalisation."""
 
-    summary: Tensor  # [batch, tokens, dim]: 1 token; 2 with distillation; one per class for per-class pooling
+    summary: Tensor  # [batch, tokens, dim]: 1 token; 2 with a distillation token; one per class for per-class pooling
     patches: Tensor  # [batch, dim, height, width]
     levels: tuple[Tensor, ...] = ()  # maps after the blocks that were asked for, each [batch, dim, height, width]
 
@@ -144,7 +144,7 @@ class Model(nn.Module):
         self.preprocessing = Preprocessing()
 
     def forward(self, images: Tensor) -> Any:
-        """Logits [batch, classes]; a model with a distillation token returns two of them when training."""
+        """Logits [batch, classes]; a model with a distillation head returns two of them when training."""
         return self.head(self.summarize(images))
 
     def summarize(self, images: Tensor) -> Tensor:

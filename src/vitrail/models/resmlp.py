@@ -25,6 +25,7 @@ class ResMLPConfig(ImageConfig):
     communication: str = "linear"  # across patches, one of COMMUNICATIONS (table 4.3)
     pool: str = "average"  # or "class_mlp"
     class_depth: int = 2  # layers of the class-MLP
+    distilled: bool = False  # a second head on the pooled features, for a teacher's labels
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -32,6 +33,7 @@ class ResMLPConfig(ImageConfig):
         self.check_choice("communication", COMMUNICATIONS)
         self.check_choice("pool", ("average", "class_mlp"))
         self.check_counts("class_depth")
+        self.check_flags("distilled")
         self.check_ratio("mlp_ratio")
         self.check_number("layer_scale")
         if self.pool == "average" and self.class_depth != type(self).class_depth:
@@ -62,7 +64,7 @@ class ResMLP(Model):
             if config.pool == "class_mlp"
             else None
         )
-        self.head = head_of(config)
+        self.head = head_of(config, distilled=config.distilled)
 
     def make_block(self, drop_path: float) -> nn.Module:
         feed_forward = self.residual(self.feed_forward(), drop_path)

@@ -146,7 +146,7 @@ def layers_of(model: Model) -> tuple[Callable[[str], int], int]:
     if isinstance(model, TimmBackbone):
         own = {f"backbone.{name}": layer for name, layer in timm_layers(model).items()}
         num_below = max(own.values()) + 1
-        if model.class_stage is None:
+        if model.config.has_own_classifier:
             return own.__getitem__, num_below
     else:
         num_below = 1 + _count_blocks(names, "blocks")

@@ -20,7 +20,7 @@ TIMM_SETTINGS: dict[str, dict[str, Any]] = {
         "class_layer_scale": True,
         "distilled": False,
     },
-    "resmlp": {"stem": "linear", "norm": "affine", "communication": "linear", "pool": "average"},
+    "resmlp": {"stem": "linear", "norm": "affine", "communication": "linear", "pool": "average", "distilled": False},
 }
 
 
@@ -34,8 +34,9 @@ def to_timm(model: Model) -> dict[str, Tensor]:
     if model.is_folded:
         raise ValueError("a folded model has other weights than timm's: convert the model that was folded")
     if isinstance(model, TimmBackbone):
-        if model.class_stage is not None:
-            raise ValueError("timm has no such attention pooling; model.backbone.state_dict() is the part it has")
+        if not model.config.has_own_classifier:
+            extra = "attention pooling" if model.class_stage is not None else "second head"
+            raise ValueError(f"timm has no such {extra}; model.backbone.state_dict() is the part it has")
         return {name: value.detach().clone() for name, value in model.backbone.state_dict().items()}
     reason = why_not(model)
     if reason:

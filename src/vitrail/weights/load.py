@@ -104,7 +104,7 @@ def head_prefixes(model: Model) -> tuple[str, ...]:
         return ("head.", "class_stage.tokens") if getattr(model.config, "per_class_tokens", False) else ("head.",)
     classifier = model.backbone.default_cfg.get("classifier") or ()
     names = (classifier,) if isinstance(classifier, str) else tuple(classifier)
-    ours = () if model.class_stage is None else ("class_stage.", "norm.", "head.")
+    ours = ("head.",) if model.class_stage is None else ("class_stage.", "norm.", "head.")
     return (*(f"backbone.{name}." for name in names), *ours)
 
 

@@ -47,6 +47,12 @@ def count_patches(state: Mapping[str, Tensor]) -> int | None:
     return None
 
 
+def is_tied_to_grid(name: str) -> bool:
+    """Whether a tensor of a model whose weights are tied to a grid has one of the grid's shape."""
+    kinds = (POSITIONS, ACROSS_PATCHES, FROM_PATCHES, MLP_ACROSS_PATCHES)
+    return any(kind.fullmatch(name) for kind in kinds)
+
+
 def resize_weights(state: Mapping[str, Tensor], *, old: Grid, new: Grid, mode: str) -> dict[str, Tensor]:
     """Our tensors, those that belong to a grid of patches resampled from `old` to `new`; others as they are."""
     return {name: resize_tensor(name, value, old=old, new=new, mode=mode) for name, value in state.items()}

@@ -4,11 +4,13 @@ import contextlib
 import dataclasses
 import json
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -39,7 +41,7 @@ def save_model(model: Model, folder: str | os.PathLike[str]) -> None:
     grid = grid_of(model)
     metadata = {"format": "pt", VERSION_KEY: __version__, **({GRID_KEY: format_grid(grid)} if grid else {})}
     with replacing(path / WEIGHTS_FILE) as weights_file, replacing(path / CONFIG_FILE) as config_file:
-        save_file(separate_tensors(model), weights_file, metadata=metadata)
+        write_tensors(separate_tensors(model), weights_file, metadata=metadata)
         config_file.write_text(json.dumps(describe(model), indent=2) + "\n", encoding="utf-8")
 
 
@@ -95,6 +97,23 @@ def separate_tensors(model: Model) -> dict[str, Tensor]:
     return separate
 
 
+def write_tensors(tensors: dict[str, Tensor], path: Path, *, metadata: Mapping[str, str]) -> None:
+    """A safetensors file with the rights that the umask gives; safetensors itself lets nobody else read it.
+
+    What the disk refuses is an OSError, as everywhere else.
+    """
+    path.touch()
+    mode = path.stat().st_mode
+    try:
+        save_file(tensors, path, metadata=dict(metadata))
+    except SafetensorError as error:
+        found = re.search(r"os error (\d+)", str(error))
+        if found is None:
+            raise
+        raise OSError(int(found[1]), os.strerror(int(found[1])), str(path)) from None
+    path.chmod(mode)
+
+
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """A temporary file beside `path` that takes its place when the block ends well, and is removed when not."""
@@ -102,6 +121,10 @@ def replacing(path: Path) -> Iterator[Path]:
     try:
         yield temporary
         temporary.replace(path)
+    except OSError as error:
+        if error.filename is None or Path(error.filename) == temporary:
+            error.filename = str(path)  # what a person knows it by
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -129,16 +152,21 @@ def read_description(path: Path, *, label: str) -> dict[str, Any]:
         raise ValueError(f"{label}: {CONFIG_FILE} can't be read ({error})") from None
     if not isinstance(content, dict) or VERSION_KEY not in content:
         raise ValueError(f"{label}: {CONFIG_FILE} was not written by vitrail; create the model and use load_weights")
-    missing = [key for key in CONFIG_KEYS if key not in content]
-    if missing or not all(isinstance(content[key], dict) for key in ("settings", "preprocessing")):
-        raise ValueError(f"{label}: {CONFIG_FILE} is incomplete ({', '.join(missing) or 'settings, preprocessing'})")
-    if content["family"] not in (*FAMILIES, "timm"):
-        known = ", ".join((*FAMILIES, "timm"))
-        raise ValueError(f"{label}: unknown family {content['family']!r}; this vitrail {__version__} knows {known}")
+    check_description(content, label=label, file=CONFIG_FILE)
     return content
 
 
-def build(description: dict[str, Any], *, label: str) -> Model:
+def check_description(content: dict[str, Any], *, label: str, file: str) -> None:
+    """Refuse a description of a model that lacks a part, or whose family this version does not have."""
+    missing = [key for key in CONFIG_KEYS if key not in content]
+    if missing or not all(isinstance(content[key], dict) for key in ("settings", "preprocessing")):
+        raise ValueError(f"{label}: {file} is incomplete ({', '.join(missing) or 'settings, preprocessing'})")
+    if content["family"] not in (*FAMILIES, "timm"):
+        known = ", ".join((*FAMILIES, "timm"))
+        raise ValueError(f"{label}: unknown family {content['family']!r}; this vitrail {__version__} knows {known}")
+
+
+def build(description: dict[str, Any], *, label: str, file: str = CONFIG_FILE) -> Model:
     """The model of a description; settings this version does not have are an error that names both versions."""
     family, name = description["family"], str(description["name"])
     settings, prepared = (
@@ -153,7 +181,7 @@ def build(description: dict[str, Any], *, label: str) -> Model:
             model = build_model(family, name=name or family, settings=settings)
     except ValueError as error:
         raise ValueError(
-            f"{label}: {CONFIG_FILE}, of vitrail {description[VERSION_KEY]} ({__version__} here): {error}"
+            f"{label}: {file}, of vitrail {description[VERSION_KEY]} ({__version__} here): {error}"
         ) from None
     model.name, model.preprocessing = name, preprocessing
     return model

@@ -1,0 +1,269 @@
+"""Task packs: of a fine-tuned model only what differs from its trunk, and a hash that tells the trunk from others.
+
+Three things, section 4: where only the attention is fine-tuned, tasks share two thirds of their parameters.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from vitrail import __version__
+from vitrail.models.contract import Model
+from vitrail.weights.files import Source, read_file, read_weights
+from vitrail.weights.load import dialect_of, head_prefixes
+from vitrail.weights.resize import grid_of, is_tied_to_grid
+from vitrail.weights.save import VERSION_KEY, build, check_description, check_saveable, describe
+from vitrail.weights.translate import translate_to_ours
+
+TENSORS_FILE, PACK_FILE = "pack.safetensors", "pack.json"
+FORMAT = 1
+_SHOWN_DIGITS = 12  # of a hash, in messages
+
+# Of each tensor of a model what it was when it was last hashed, and the digest: hashing a trunk for every swap of
+# tasks would take longer than the swap.
+_Remembered = dict[str, tuple[tuple[Any, ...], bytes]]
+_REMEMBERED: "WeakKeyDictionary[Model, _Remembered]" = WeakKeyDictionary()
+
+
+@dataclass(frozen=True)
+class Pack:
+    """The content of a pack.json."""
+
+    model: dict[str, Any]  # as in the config.json of a saved model
+    trunk: str  # where the trunk's weights were
+    trunk_hash: str  # of the shared tensors
+    shared: tuple[str, ...]  # names of the tensors that are the trunk's, sorted
+    num_stored: int  # parameters in the pack
+    num_shared: int  # parameters of the trunk
+
+    @property
+    def stored_share(self) -> float:
+        """Parameters of the pack over those of the model."""
+        return self.num_stored / max(1, self.num_stored + self.num_shared)
+
+    @property
+    def trunk_label(self) -> str:
+        """The trunk's place and the beginning of its hash."""
+        return f"{self.trunk} (sha256 {self.trunk_hash[:_SHOWN_DIGITS]})"
+
+
+def write_pack(
+    folder: Path, *, model: Model, trunk: Mapping[str, Tensor], source: str, documents: Mapping[str, Any] | None = None
+) -> Pack:
+    """Write what differs between a model and the tensors of its trunk, which came from `source`.
+
+    The classifier and what belongs to the grid of patches are always in the pack, so that the trunk may be loaded for
+    any number of classes and any image size. `documents` are further JSON files by name. A pack that is there already
+    is replaced, anything else is not; the folder takes its name when it is whole.
+    """
+    check_saveable(model)
+    check_replaceable(folder)
+    state: dict[str, Tensor] = model.state_dict()
+    if not any(name in trunk and trunk[name].shape == value.shape for name, value in state.items()):
+        raise ValueError(f"{source} is no trunk of {model.name or 'the model'}: it is of another architecture")
+    shared = find_shared(model, trunk)
+    parameters = {name: value.numel() for name, value in model.named_parameters()}
+    num_shared = sum(count for name, count in parameters.items() if name in shared)
+    pack = Pack(
+        model=describe(model),
+        trunk=source,
+        trunk_hash=hash_tensors(trunk, shared),
+        shared=shared,
+        num_stored=sum(parameters.values()) - num_shared,
+        num_shared=num_shared,
+    )
+    stored = {name: value.cpu().contiguous().clone() for name, value in state.items() if name not in shared}
+    with replacing_folder(folder) as temporary:
+        save_file(stored, temporary / TENSORS_FILE, metadata={"format": "pt", VERSION_KEY: __version__})
+        for name, content in {PACK_FILE: as_json(pack), **(documents or {})}.items():
+            (temporary / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    return pack
+
+
+def unpack(trunk: Model | Source, folder: Path) -> Model:
+    """The model of a pack, in eval mode, on a loaded trunk or one that is read; the wrong trunk is an error.
+
+    What is the trunk's is not copied: the model reads the memory of the trunk, on whose device it is, and its
+    parameters are frozen so that no training of it changes the trunk.
+    """
+    pack = read_pack(folder)
+    label = str(folder)
+    # A timm model keeps buffers that its weights do not hold, so it is built in full.
+    with contextlib.nullcontext() if pack.model["family"] == "timm" else torch.device("meta"):
+        model = build(pack.model, label=label, file=PACK_FILE)
+    wanted: dict[str, Tensor] = model.state_dict()
+    stored = read_file(folder / TENSORS_FILE, label=f"{folder / TENSORS_FILE}").state
+    shapes = {name: value.shape for name, value in wanted.items() if name not in pack.shared}
+    if {name: value.shape for name, value in stored.items()} != shapes or not set(pack.shared) <= wanted.keys():
+        raise ValueError(f"{label}: {TENSORS_FILE} and {PACK_FILE} do not fit each other: pack the run again")
+    try:
+        tensors = tensors_of_trunk(trunk, model=model) if pack.shared else {}
+    except ValueError as error:
+        raise ValueError(f"{label} needs its trunk {pack.trunk_label}, trunk=PLACE: {error}") from None
+    check_trunk(pack, tensors, trunk=trunk, wanted=wanted, label=label)
+    device = next(iter(tensors.values())).device if tensors else torch.device("cpu")
+    values = {name: value.to(device) for name, value in stored.items()}
+    model.load_state_dict({**values, **{name: tensors[name] for name in pack.shared}}, assign=True)
+    if device.type != "cpu":
+        model.to(device)  # the few buffers that no weights hold
+    return model.requires_grad_(False).eval()
+
+
+def read_pack(folder: Path) -> Pack:
+    """The content of a folder's pack.json."""
+    path = folder / PACK_FILE
+    if not path.is_file():
+        raise ValueError(f"{folder} is no pack: there is no {PACK_FILE} in it (vitrail pack RUN makes one)")
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        version = content["pack"]
+        if version != FORMAT:
+            raise ValueError(f"its format is {version!r} and vitrail {__version__} reads {FORMAT}")
+        model, trunk, parameters = dict(content["model"]), content["trunk"], content["parameters"]
+        pack = Pack(
+            model=model,
+            trunk=str(trunk["source"]),
+            trunk_hash=str(trunk["sha256"]),
+            shared=tuple(map(str, trunk["shared"])),
+            num_stored=int(parameters["stored"]),
+            num_shared=int(parameters["shared"]),
+        )
+    except (KeyError, TypeError):
+        raise ValueError(f"{path} is incomplete: pack the run again") from None
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path} can't be read: {error}") from None
+    check_description(model, label=str(folder), file=PACK_FILE)
+    return pack
+
+
+def as_json(pack: Pack) -> dict[str, Any]:
+    """A pack as `read_pack` reads it."""
+    return {
+        "pack": FORMAT,
+        "model": pack.model,
+        "trunk": {"source": pack.trunk, "sha256": pack.trunk_hash, "shared": list(pack.shared)},
+        "parameters": {"stored": pack.num_stored, "shared": pack.num_shared},
+    }
+
+
+def tensors_of_trunk(trunk: Model | Source, *, model: Model) -> dict[str, Tensor]:
+    """A trunk's tensors under the names of `model`: those of a loaded one, or as they lie in a file.
+
+    They keep their own shapes: nothing is resized, so that what is shared does not depend on how.
+    """
+    if isinstance(trunk, Model):
+        if trunk.is_folded:
+            raise ValueError("a folded model is no trunk: give the model that was folded")
+        return trunk.state_dict()
+    weights = read_weights(trunk)
+    translation = translate_to_ours(weights.state, model, dialect=dialect_of(model, weights), grid=weights.grid)
+    dtypes = {name: value.dtype for name, value in model.state_dict().items()}
+    return {name: value.to(dtypes[name]) for name, value in translation.state.items() if name in dtypes}
+
+
+def check_trunk(
+    pack: Pack, tensors: Mapping[str, Tensor], *, trunk: Model | Source, wanted: Mapping[str, Tensor], label: str
+) -> None:
+    """Refuse a trunk that is not the pack's."""
+    missing = [name for name in pack.shared if name not in tensors]
+    misshapen = [name for name in pack.shared if name in tensors and tensors[name].shape != wanted[name].shape]
+    if missing:
+        reason = f"has no {missing[0]}"
+    elif misshapen:
+        shapes = [list(side[misshapen[0]].shape) for side in (tensors, wanted)]
+        reason = f"has a {misshapen[0]} of {shapes[0]}, not {shapes[1]}"
+    else:
+        known = _REMEMBERED.setdefault(trunk, {}) if isinstance(trunk, Model) else None
+        if hash_tensors(tensors, pack.shared, known=known) == pack.trunk_hash:
+            return
+        reason = "has other values"
+    given = str(trunk) if isinstance(trunk, (str, os.PathLike)) else "the trunk given"
+    raise ValueError(
+        f"{label} is a pack for the trunk {pack.trunk_label}; {given} {reason}: give that trunk, trunk=PLACE"
+    )
+
+
+def find_shared(model: Model, trunk: Mapping[str, Tensor]) -> tuple[str, ...]:
+    """The sorted names of what is the trunk's, bit for bit, and belongs neither to the classes nor to the grid."""
+    head, has_grid = head_prefixes(model), grid_of(model) is not None
+    return tuple(
+        sorted(
+            name
+            for name, value in model.state_dict().items()
+            if name in trunk
+            and not name.startswith(head)
+            and not (has_grid and is_tied_to_grid(name))
+            and is_same(value, trunk[name])
+        )
+    )
+
+
+def is_same(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors are equal bit for bit."""
+    return one.shape == other.shape and one.dtype == other.dtype and torch.equal(as_bytes(one), as_bytes(other))
+
+
+def as_bytes(value: Tensor) -> Tensor:
+    return value.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+
+
+def hash_tensors(state: Mapping[str, Tensor], names: tuple[str, ...], *, known: _Remembered | None = None) -> str:
+    """One hash over names, dtypes, shapes and bytes; of tensors in `known` that have not changed nothing is read."""
+    total = hashlib.sha256()
+    for name in sorted(names):
+        value = state[name]
+        # The counter of changes in place, which a tensor made in inference mode has not.
+        now = None if value.is_inference() else (value.data_ptr(), value._version, value.dtype, value.shape)
+        if known is None or now is None or known.get(name, (None,))[0] != now:
+            digest = hash_tensor(name, value)
+            if known is not None and now is not None:
+                known[name] = (now, digest)
+        else:
+            digest = known[name][1]
+        total.update(digest)
+    return total.hexdigest()
+
+
+def hash_tensor(name: str, value: Tensor) -> bytes:
+    header = json.dumps([name, str(value.dtype).removeprefix("torch."), list(value.shape)])
+    digest = hashlib.sha256(header.encode() + b"\n")
+    digest.update(as_bytes(value).numpy().data)
+    return digest.digest()
+
+
+def check_replaceable(folder: Path) -> None:
+    """Only nothing, an empty folder or a pack gives way to a pack."""
+    if not folder.exists() or (folder / PACK_FILE).is_file():
+        return
+    if not folder.is_dir() or any(folder.iterdir()):
+        raise ValueError(f"{folder} is there already and is no pack: give another folder as out=")
+
+
+@contextlib.contextmanager
+def replacing_folder(folder: Path) -> Iterator[Path]:
+    """A temporary folder beside `folder` that takes its place when the block ends well, and is removed when not."""
+    temporary, old = (folder.with_name(f".{folder.name}.{os.getpid()}.{kind}") for kind in ("partial", "old"))
+    try:
+        temporary.mkdir(parents=True)
+        yield temporary
+        if folder.exists():
+            folder.rename(old)
+        temporary.rename(folder)
+    except OSError as error:
+        if old.exists() and not folder.exists():
+            old.rename(folder)
+        raise ValueError(f"cannot write the pack {folder}: {error.strerror}") from None
+    finally:
+        for leftover in (temporary, old):
+            shutil.rmtree(leftover, ignore_errors=True)

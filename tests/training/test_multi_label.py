@@ -1,0 +1,54 @@
+"""Images with several labels: mean average precision in a run's record and in `vitrail evaluate`."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tiny_runs import run_in
+
+from vitrail.cli import main
+from vitrail.data import datasets
+from vitrail.data.contract import Dataset, Level
+from vitrail.data.datasets import open_dataset
+from vitrail.training import build
+
+
+class SeveralLabels(Dataset):
+    """Another data set whose images also have the label after their own; every fifth has none."""
+
+    def __init__(self, inner: Dataset) -> None:
+        self.inner, self.name, self.split = inner, inner.name, inner.split
+        level = inner.level()
+        own = np.eye(len(level.classes), dtype=bool)[level.labels]
+        labels = own | np.roll(own, 1, axis=1)
+        labels[::5] = False
+        self.levels = {"label": Level(level.classes, labels)}
+
+    def read(self, index: int) -> bytes | np.ndarray:
+        return self.inner.read(index)
+
+    def locate(self, index: int) -> str:
+        return self.inner.locate(index)
+
+
+def open_several(spec: str, split: str, *, val_share: float = 0.1, exclude: Path | None = None) -> Dataset:
+    return SeveralLabels(open_dataset(spec, split, val_share=val_share, exclude=exclude))
+
+
+def test_a_run_records_what_evaluate_finds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(build, "open_dataset", open_several)
+    monkeypatch.setattr(datasets, "open_dataset", open_several)
+    run = run_in(tmp_path, "objective.loss=bce", "epochs=1", "schedule.warmup_epochs=0")
+    [record] = [record for record in run.read_metrics() if record["kind"] == "eval"]
+    assert 0 < record["mean_average_precision"] < 100
+    assert main(["evaluate", str(tmp_path), "precision=fp32", "batch_size=5", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["mean_average_precision"] == pytest.approx(record["mean_average_precision"], rel=1e-3)
+    assert report["count"] == 24 - 5  # top-1 is of images with a label
+    assert main(["evaluate", str(tmp_path)]) == 0
+    assert "mean average precision" in capsys.readouterr().out
+    assert main(["evaluate", "--compare", str(tmp_path), str(tmp_path / "model")]) == 2
+    assert "have several labels: --compare takes data with one label each" in capsys.readouterr().err
