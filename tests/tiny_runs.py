@@ -1,16 +1,22 @@
 """A tiny run that has everything in it: moving average, mixing, dropped paths, two micro-batches a step."""
 
+import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 
+import pytest
 import torch
 from rich.console import Console
 
+from vitrail.training.checkpoint import Checkpoints
 from vitrail.training.distributed import World
 from vitrail.training.loop import train
 from vitrail.training.progress import Progress
 from vitrail.training.recipe import Recipe
 from vitrail.training.run_folder import RunFolder
-from vitrail.training.settings import change, parse_assignments
+from vitrail.training.settings import change, parse_assignments, write_yaml
 
 SETTINGS = (
     "model=cait_xxs24",
@@ -44,3 +50,29 @@ def run_in(folder: Path, *words: str) -> RunFolder:
     progress = Progress(is_shown=False, console=Console(quiet=True))
     train(recipe, run, world=World(), device=torch.device("cpu"), progress=progress)
     return run
+
+
+def start(folder: Path, *words: str, devices: int = 1) -> subprocess.Popen[str]:
+    """`vitrail train` in a process of its own."""
+    recipe = folder.parent / f"{folder.name}.yaml"
+    recipe.write_text(write_yaml(tiny_recipe("run.threads=1", *words)))
+    command = [sys.executable, "-m", "vitrail", "train", str(recipe), f"out={folder}", f"devices={devices}"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def wait_for_step(process: subprocess.Popen[str], folder: Path, step: int) -> None:
+    """Until a checkpoint of that step or a later one is there."""
+    checkpoints = Checkpoints(folder / "checkpoints")
+    while not checkpoints.steps() or checkpoints.steps()[-1] < step:
+        if process.poll() is not None:
+            output, _ = process.communicate()
+            pytest.fail(f"the run ended early: {output}")
+        time.sleep(0.005)
+
+
+def finish(process: subprocess.Popen[str]) -> str:
+    """Until it has ended well; what it said."""
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, output
+    return output

@@ -5,12 +5,11 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 import torch
-from tiny_runs import run_in, tiny_recipe
+from tiny_runs import run_in, start, wait_for_step
 from torch import nn
 
 import vitrail
@@ -20,7 +19,6 @@ from vitrail.training.distributed import World, choose_gpu, is_lost_connection
 from vitrail.training.launch import Place, find_place, run_together
 from vitrail.training.recipe import RunSettings
 from vitrail.training.run_folder import RunFolder
-from vitrail.training.settings import write_yaml
 from vitrail.training.sharding import blocks_of, shard, whole
 
 # Dropped paths are drawn by each process for its own images. The last batch of val is a single image, which leaves one
@@ -31,19 +29,7 @@ LAST_STEP = 36
 
 def start_two(folder: Path, *words: str) -> subprocess.Popen[str]:
     """`vitrail train` with two processes."""
-    recipe = folder.parent / f"{folder.name}.yaml"
-    recipe.write_text(write_yaml(tiny_recipe("run.threads=1", *WORDS, *words)))
-    command = [sys.executable, "-m", "vitrail", "train", str(recipe), f"out={folder}", "devices=2"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-
-
-def wait_for_step(process: subprocess.Popen[str], folder: Path, step: int) -> None:
-    checkpoints = Checkpoints(folder / "checkpoints")
-    while not checkpoints.steps() or checkpoints.steps()[-1] < step:
-        if process.poll() is not None:
-            pytest.fail(f"the run ended early: {process.communicate()[0]}")
-        time.sleep(0.005)
+    return start(folder, *WORDS, *words, devices=2)
 
 
 def numbers_of(run: RunFolder, name: str) -> dict[int, float]:

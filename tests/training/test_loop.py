@@ -1,16 +1,22 @@
 """A run from its first step to its model; and what it says when it can't go on."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from tiny_runs import run_in
+from tiny_runs import run_in, tiny_recipe
 
 import vitrail
+from vitrail.objectives.supervised import Supervised
+from vitrail.training.build import make_model
 from vitrail.training.checkpoint import Checkpoints, load_checkpoint
+from vitrail.training.micro_batch import choose_micro_batch
+from vitrail.training.report import summarize
 from vitrail.training.run_folder import RunFolder
+from vitrail.training.trained import load_trained
 
 
 def weights_of(run: RunFolder) -> dict[str, torch.Tensor]:
@@ -170,3 +176,89 @@ def test_a_later_stage_may_have_other_data_and_classes(tmp_path: Path) -> None:
     assert len(json.loads(run.classes_file.read_text())["classes"]) == 6
     assert vitrail.load_model(run.model).config.num_classes == 6
     run_in(run.path, stages)  # and it is finished
+
+
+def test_early_stopping_is_judged_where_the_run_is_evaluated(tmp_path: Path) -> None:
+    words = ("regularisation.early_stop=1", "evaluation.every=2", "lr=1e-12", "schedule.warmup_epochs=0", "epochs=9")
+    run = run_in(tmp_path / "run", *words)
+    evaluated = [record["epoch"] for record in run.read_metrics() if record["kind"] == "eval"]
+    assert evaluated == [2.0, 4.0]  # the second is no better than the first
+
+
+def test_a_run_that_was_stopped_early_is_finished(tmp_path: Path) -> None:
+    words = ("regularisation.early_stop=2", "lr=1e-12", "schedule.warmup_epochs=0", "epochs=30")
+    run = run_in(tmp_path / "run", *words)
+    before = vitrail.load_model(run.model).state_dict()
+    metrics = run.read_metrics()
+    run_in(run.path, *words)
+    after = vitrail.load_model(run.model).state_dict()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert run.read_metrics() == metrics
+
+
+def test_recomputing_blocks_changes_nothing_and_leaves_no_gradient_of_the_trial(tmp_path: Path) -> None:
+    words = ("epochs=1", "run.micro_batch=null", "optimizer.clip=null", "schedule.warmup_epochs=0", "batch_size=8")
+    plain = run_in(tmp_path / "plain", *words)
+    recomputed = run_in(tmp_path / "recomputed", *words, "run.checkpointing=true")
+    first = [next(record["gradient_norm"] for record in run.read_metrics()) for run in (plain, recomputed)]
+    assert first[0] == pytest.approx(first[1], rel=1e-4)
+
+
+def test_models_of_timm_recompute_their_blocks_too(tmp_path: Path) -> None:
+    words = ("model=timm/vit_tiny_patch16_224", "model.settings={}", "epochs=1", "steps=1", "run.checkpointing=true")
+    assert run_in(tmp_path / "run", *words).model.is_dir()
+
+
+def test_a_killed_second_stage_with_other_classes_goes_on(tmp_path: Path) -> None:
+    words = ("stages=[{epochs: 1}, {epochs: 2, data.level: coarse}]",)
+    whole = run_in(tmp_path / "whole", *words, "run.keep=100")
+    killed = tmp_path / "killed"
+    shutil.copytree(whole.path, killed)  # with the classes of the second stage, and checkpoints of the first only
+    shutil.rmtree(killed / "model")
+    for path in (killed / "checkpoints").glob("*1000*.pt"):
+        path.unlink()
+    assert len(load_trained(killed).class_names) == 24
+    run = run_in(killed, *words)
+    one, other = (vitrail.load_model(folder.model).state_dict() for folder in (whole, run))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_as_many_other_classes_start_with_a_new_classifier(tmp_path: Path) -> None:
+    run = run_in(tmp_path / "first", "epochs=1")
+    names = json.loads((run.model / "classes.json").read_text())
+    weights = vitrail.load_model(run.model).state_dict()["head.linear.weight"]
+    recipe = tiny_recipe(f"init={run.path}")
+    same = make_model(recipe, num_classes=24, classes=names["classes"])
+    other = make_model(recipe, num_classes=24, classes=[f"new {name}" for name in names["classes"]])
+    assert torch.equal(same.state_dict()["head.linear.weight"], weights)
+    assert not torch.equal(other.state_dict()["head.linear.weight"], weights)
+
+
+def test_with_batch_normalisation_the_micro_batch_depends_on_no_clock() -> None:
+    model = vitrail.create_model("timm/resnet18", num_classes=3)
+    size = choose_micro_batch(
+        model,
+        Supervised(),
+        num_images=32,
+        image_size=(32, 32),
+        num_classes=3,
+        device=torch.device("cpu"),
+        dtype=torch.float32,
+    )
+    assert size == 32
+
+
+def test_steps_that_are_not_finite_can_be_skipped_in_half_precision_too(tmp_path: Path) -> None:
+    words = ("epochs=1", "lr=1e30", "schedule.warmup_epochs=0", "optimizer.clip=null", "run.on_nan=skip")
+    run = run_in(tmp_path / "run", *words, "precision=fp16", "blend.mixup=0", "blend.cutmix=0")
+    [last] = [record for record in run.read_metrics() if record["kind"] == "train"][-1:]
+    assert last["num_skipped"] >= 1
+    assert "skipped because loss or gradients were not finite" in summarize(run.path)
+
+
+def test_a_run_goes_on_in_another_precision(tmp_path: Path) -> None:
+    run = run_in(tmp_path / "run", "epochs=2", "precision=fp32", "run.keep=100")
+    shutil.rmtree(run.model)
+    for path in sorted((run.path / "checkpoints").glob("step_*.pt"))[1:]:
+        path.unlink()
+    assert run_in(run.path, "epochs=2", "precision=fp16").model.is_dir()

@@ -195,18 +195,19 @@ def test_a_fall_from_the_best_accuracy_is_said(tmp_path: Path) -> None:
 
 def test_leaving_the_band_of_a_published_curve_is_said_and_drawn(tmp_path: Path) -> None:
     lines = [
-        eval_line(step, top1, against={"inside": inside, "published": 50.0, "low": 48.0, "high": 52.0})
-        for step, top1, inside in ((10, 50.0, True), (20, 40.0, False), (30, 51.0, True))
+        eval_line(step, top1, against={"side": side, "published": 50.0, "low": 48.0, "high": 52.0})
+        for step, top1, side in ((10, 50.0, "inside"), (20, 40.0, "below"), (25, 41.0, "below"), (30, 51.0, "inside"))
     ]
     write_metrics(tmp_path, lines)
     page = write_report(tmp_path).read_text(encoding="utf-8")
     said = (
-        "left the band of the published curve at epoch 2 (step 20); 1 of 3 evaluations are outside, the last one is in"
+        "The run left the band of the published curve: below it from epoch 2 (step 20), inside again from epoch 3 "
+        "(step 30); 2 of 4 evaluations are outside."
     )
     assert said in page
     assert said in summarize(tmp_path)
     assert page.count('<polygon class="band"') == 1
-    write_metrics(tmp_path, lines[::2])
+    write_metrics(tmp_path, lines[::3])
     assert "All 2 evaluations compared are inside the band" in summarize(tmp_path)
 
 

@@ -5,42 +5,14 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 import torch
-from tiny_runs import run_in, tiny_recipe
+from tiny_runs import finish, run_in, start, wait_for_step
 
 import vitrail
-from vitrail.training.checkpoint import Checkpoints
 from vitrail.training.run_folder import RunFolder
-from vitrail.training.settings import write_yaml
-
-
-def start(folder: Path, *words: str, devices: int = 1) -> subprocess.Popen[str]:
-    """`vitrail train` in a process of its own."""
-    recipe = folder.parent / f"{folder.name}.yaml"
-    recipe.write_text(write_yaml(tiny_recipe("run.threads=1", *words)))
-    command = [sys.executable, "-m", "vitrail", "train", str(recipe), f"out={folder}", f"devices={devices}"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-
-
-def wait_for_step(process: subprocess.Popen[str], folder: Path, step: int) -> None:
-    """Until a checkpoint of that step or a later one is there."""
-    checkpoints = Checkpoints(folder / "checkpoints")
-    while not checkpoints.steps() or checkpoints.steps()[-1] < step:
-        if process.poll() is not None:
-            output, _ = process.communicate()
-            pytest.fail(f"the run ended early: {output}")
-        time.sleep(0.005)
-
-
-def finish(process: subprocess.Popen[str]) -> str:
-    output, _ = process.communicate(timeout=120)
-    assert process.returncode == 0, output
-    return output
 
 
 def assert_same_model(first: Path, second: Path) -> None:

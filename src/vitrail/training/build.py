@@ -1,24 +1,28 @@
 """From a recipe to the parts of a run: data, model, transforms, objective, optimizer and schedule."""
 
+import json
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from vitrail.data.augment import Augmentation, EvaluationView
-from vitrail.data.blend import Blend
+from vitrail.data.blend import Blend, Normalize
 from vitrail.data.contract import Dataset, Level
 from vitrail.data.datasets import open_dataset
 from vitrail.data.policies import RandAugment
 from vitrail.models.catalog import create_model
 from vitrail.models.contract import Model
+from vitrail.models.timm_backbone import TimmBackbone
+from vitrail.objectives.contract import Objective
+from vitrail.objectives.distill import Distill
 from vitrail.objectives.supervised import Supervised, balance_weights
 from vitrail.training import optimizer as optimizers
 from vitrail.training.freezing import freeze
@@ -95,36 +99,70 @@ def find_coarse(dataset: Dataset, level: str) -> tuple[str | None, tuple[int, ..
     return None, None
 
 
-def make_model(recipe: Recipe, *, num_classes: int) -> Model:
-    """The recipe's model, with the weights it starts from; the seed decides the initial ones."""
+@dataclass(frozen=True, eq=False)
+class Initial:
+    """What a stage leaves to the next one."""
+
+    weights: Mapping[str, Tensor]
+    grid: tuple[int, int] | None  # rows and columns of the patches they were made for
+    classes: tuple[str, ...]
+
+
+def make_model(recipe: Recipe, *, num_classes: int, classes: Sequence[str] | None = None) -> Model:
+    """The recipe's model, with the weights it starts from; the seed decides the initial ones.
+
+    With the names of its `classes`, weights of a classifier for others are left out though they are as many.
+    """
     torch.manual_seed(recipe.seed)
     settings: dict[str, Any] = {**recipe.model.settings, "num_classes": num_classes, "image_size": recipe.image_size}
+    if recipe.teacher.model is not None and recipe.teacher.kind == "token":
+        settings["distilled"] = True
     if recipe.regularisation.drop_path is not None:
         settings["drop_path"] = recipe.regularisation.drop_path
     model = create_model(recipe.model.name, **settings)
     if recipe.model.init is not None:
-        load_initial(model, recipe.model.init)
+        load_initial(model, recipe.model.init, classes=classes, interpolation=recipe.model.position_resize)
     freeze(model, recipe.model.train_only)
     if recipe.evaluation.crop_ratio is not None:
         model.preprocessing = replace(model.preprocessing, crop_ratio=recipe.evaluation.crop_ratio)
     return model
 
 
-def load_initial(model: Model, source: str | Mapping[str, Tensor]) -> None:
+def locate_weights(source: str) -> str:
+    """Where the weights of a source lie: of a run in the folder of its model."""
+    folder = Path(source).expanduser() / "model"
+    return str(folder) if folder.is_dir() else source
+
+
+def load_initial(
+    model: Model, source: str | Initial, *, classes: Sequence[str] | None, interpolation: str = "bicubic"
+) -> None:
     """Weights to start from, of a run, a file or an earlier stage; a classifier of other classes is left out."""
-    place = source
-    if isinstance(source, str) and (Path(source) / "model").is_dir():
-        place = str(Path(source) / "model")
-    label = place if isinstance(place, str) else "the stage before"
+    if isinstance(source, Initial):
+        label, known, grid = "the stage before", source.classes, source.grid
+        place: str | Mapping[str, Tensor] = source.weights
+    else:
+        place = label = locate_weights(source)
+        known, grid = read_classes(Path(label)), None
+    is_other = known is not None and classes is not None and tuple(known) != tuple(classes)
     try:
-        load_weights(model, place)
-        _LOGGER.info("weights from %s, with their classifier", label)
+        load_weights(model, place, reset_head=is_other, interpolation=interpolation, grid=grid)
     except ValueError as error:
         try:
-            load_weights(model, place, reset_head=True)
+            load_weights(model, place, reset_head=True, interpolation=interpolation, grid=grid)
         except ValueError:
             raise error from None
-        _LOGGER.info("weights from %s; its classifier is for other classes, so it starts anew", label)
+        is_other = True
+    kept = "; its classifier is for other classes, so it starts anew" if is_other else ", with their classifier"
+    _LOGGER.info("weights from %s%s", label, kept)
+
+
+def read_classes(folder: Path) -> tuple[str, ...] | None:
+    """The names in the classes.json of a saved model; None where there is none that can be read."""
+    try:
+        return tuple(json.loads((folder.expanduser() / "classes.json").read_text(encoding="utf-8"))["classes"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def make_augmentation(recipe: Recipe) -> Augmentation:
@@ -170,8 +208,27 @@ def make_blend(recipe: Recipe, *, num_classes: int) -> Blend | None:
     return blend if blend.is_mixing else None
 
 
-def make_objective(recipe: Recipe, labels: Level) -> Supervised:
-    """The loss."""
+def make_objective(
+    recipe: Recipe, labels: Level, *, teacher: Callable[[Tensor], Tensor] | None, normalize: Normalize
+) -> Objective:
+    """The loss; with a teacher, or with answers of one in the batches, that of a student."""
+    supervised = make_supervised(recipe, labels)
+    if recipe.teacher.model is None:
+        return supervised
+    if labels.is_multiple:
+        raise ValueError("images of this data have several labels: a teacher that names one can't be learnt from")
+    return Distill(
+        supervised=supervised,
+        kind=recipe.teacher.kind,
+        temperature=recipe.teacher.temperature,
+        weight=recipe.teacher.weight,
+        teacher=teacher,
+        normalize=normalize,
+    )
+
+
+def make_supervised(recipe: Recipe, labels: Level) -> Supervised:
+    """The loss on labels."""
     if labels.is_multiple and recipe.objective.loss != "bce":
         raise ValueError("images of this data have several labels: set objective.loss=bce")
     weights: Sequence[float] | None = None
@@ -241,6 +298,15 @@ def default_workers(device: torch.device) -> int:
 
 def enable_checkpointing(model: Model) -> None:
     """Recompute each block in the backward pass instead of keeping what is inside it."""
+    if isinstance(model, TimmBackbone):
+        if not hasattr(model.backbone, "set_grad_checkpointing"):
+            raise ValueError(f"{model.name} can't recompute its blocks: leave run.checkpointing out")
+        model.backbone.set_grad_checkpointing()
+        return
     for block in model.blocks:
-        forward = block.forward
-        block.forward = lambda *inputs, forward=forward: checkpoint(forward, *inputs, use_reentrant=False)
+        block.forward = _recomputed.__get__(block)  # bound, so that a copy of the model has its own
+
+
+def _recomputed(block: nn.Module, *inputs: Tensor) -> Any:
+    """The forward pass of a block that keeps its inputs only."""
+    return checkpoint(type(block).forward, block, *inputs, use_reentrant=False)

@@ -1,9 +1,10 @@
 """How a run proceeds: stage after stage, from the newest checkpoint on."""
 
 import contextlib
+from collections.abc import Mapping
+from typing import Any
 
 import torch
-from torch import Tensor
 
 from vitrail.training import build
 from vitrail.training.checkpoint import Checkpoints, load_checkpoint
@@ -15,6 +16,7 @@ from vitrail.training.run_folder import RunFolder
 from vitrail.training.settings import stage_of
 from vitrail.training.stage import Stage
 from vitrail.training.trackers import Trackers, open_trackers
+from vitrail.weights.resize import grid_of
 
 
 def train(recipe: Recipe, folder: RunFolder, *, world: World, device: torch.device, progress: Progress) -> None:
@@ -25,7 +27,7 @@ def train(recipe: Recipe, folder: RunFolder, *, world: World, device: torch.devi
     first = state["stage"] if state else 0
     if world.is_main:
         folder.forget_metrics(stage=first, step=state["step"] if state else 0)
-    weights: dict[str, Tensor] | None = None
+    initial: build.Initial | None = None
     with contextlib.ExitStack() as stack:
         stop = stack.enter_context(StopSignal())
         trackers = Trackers()
@@ -36,7 +38,7 @@ def train(recipe: Recipe, folder: RunFolder, *, world: World, device: torch.devi
             part = stage_of(recipe, number)
             data = build.open_data(part)
             if world.is_main:
-                note_data(folder, data, is_resumed=state is not None)
+                note_data(folder, data, before=state["data"] if state else None)
             stage = Stage(
                 part,
                 number=number,
@@ -49,22 +51,21 @@ def train(recipe: Recipe, folder: RunFolder, *, world: World, device: torch.devi
                 stop=stop,
                 trackers=trackers,
             )
-            stage.prepare(state, initial=weights)
+            stage.prepare(state, initial=initial)
             stage.run()
             weights, state = stage.final_weights(), None
+            initial = build.Initial(weights, grid_of(stage.model), data.labels.classes)
             if world.is_main and number == recipe.num_stages - 1:
                 stage.write_model(weights)
 
 
-def note_data(folder: RunFolder, data: build.Data, *, is_resumed: bool) -> None:
+def note_data(folder: RunFolder, data: build.Data, *, before: Mapping[str, Any] | None) -> None:
     """Write down the classes. A stage goes on with those and the images it began with, or labels would be others."""
     description = data.describe()
-    if is_resumed:
-        before = folder.read_json(folder.classes_file)
-        for key in ("classes", "num_train"):
-            if before.get(key) != description[key]:
-                raise ValueError(
-                    f"{folder.path} was begun with other data (its {key.replace('num_', 'number of images in ')} "
-                    "changed): restore the data, or begin a new run with init=" + str(folder.path)
-                )
+    for key in ("classes", "num_train") if before is not None else ():
+        if before is not None and before[key] != description[key]:
+            raise ValueError(
+                f"{folder.path} was begun with other data (its {key.replace('num_', 'number of images in ')} "
+                "changed): restore the data, or begin a new run with init=" + str(folder.path)
+            )
     folder.write_json(folder.classes_file, description)

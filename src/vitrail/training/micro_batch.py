@@ -26,15 +26,24 @@ def choose_micro_batch(
     num_images: int,
     image_size: tuple[int, int],
     num_classes: int,
+    has_answers: bool = False,
     device: torch.device,
     dtype: torch.dtype,
 ) -> int:
-    """The micro-batch for `num_images` a step, always even; steps of a copy of the model are timed to find it."""
+    """The micro-batch for `num_images` a step, always even; steps of a copy of the model are timed to find it.
+
+    Batch normalisation learns something else from other parts of a batch, so with it the choice must not depend on a
+    clock: on a CPU it is all that is ever taken.
+    """
+    if device.type != "cuda" and any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in model.modules()):
+        return _even(min(num_images, _LARGEST_ON_CPU))
     model = copy.deepcopy(model)
 
     def seconds(count: int) -> float:
         images = torch.rand(count, 3, *image_size, device=device)
         batch = Batch(images, torch.randint(num_classes, (count,), device=device), torch.arange(count))
+        if has_answers:
+            batch = batch._replace(answers=torch.full((count, num_classes), 1.0 / num_classes, device=device))
         _synchronize(device)
         start = time.perf_counter()
         with autocast(device, dtype):
@@ -44,7 +53,14 @@ def choose_micro_batch(
         return time.perf_counter() - start
 
     largest = _even(min(num_images, _LARGEST))
-    return _largest_that_fits(largest, seconds) if device.type == "cuda" else _fastest(largest, seconds)
+    if device.type != "cuda":
+        return _fastest(largest, seconds)
+    # Beside the weights and gradients there will be two moments of the optimizer and a moving average: the copy of the
+    # model takes the place of one of them here, this of the others.
+    reserved = [torch.empty_like(parameter) for parameter in model.parameters() for _ in range(2)]
+    count = _largest_that_fits(largest, seconds)
+    del reserved
+    return count
 
 
 def _largest_that_fits(largest: int, seconds: Callable[[int], float]) -> int:

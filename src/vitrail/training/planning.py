@@ -22,6 +22,7 @@ from vitrail.training.ema import MovingAverage
 from vitrail.training.micro_batch import choose_micro_batch
 from vitrail.training.recipe import Recipe
 from vitrail.training.settings import stage_of
+from vitrail.training.teaching import find_teacher
 
 _SECONDS = 1.5  # of each measurement
 _LOADED_AT_ONCE = 16  # images; the speed of loading hardly depends on it
@@ -172,7 +173,9 @@ class _Trial:
             build.enable_checkpointing(self.model)
         self.normalize = Normalize(mean=self.model.preprocessing.mean, std=self.model.preprocessing.std)
         self.blend = build.make_blend(recipe, num_classes=self.num_classes)
-        self.objective = build.make_objective(recipe, data.labels)
+        self.is_cached = recipe.teacher.model is not None and recipe.teacher.cache is not None
+        teacher = None if self.is_cached else find_teacher(recipe, classes=data.labels.classes, device=device)
+        self.objective = build.make_objective(recipe, data.labels, teacher=teacher, normalize=self.normalize)
         self.optimizer = build.make_optimizer(recipe, self.model)
         decay = recipe.regularisation.ema
         self.average = MovingAverage(self.model, decay=decay) if decay else None
@@ -196,6 +199,7 @@ class _Trial:
             num_images=num_images,
             image_size=as_pair(self.recipe.image_size),
             num_classes=self.num_classes,
+            has_answers=self.is_cached,
             device=self.device,
             dtype=self.dtype,
         )
@@ -224,7 +228,10 @@ class _Trial:
 
     def _pass(self, batch: Batch) -> None:
         images, targets = self.normalize(batch.images.to(self.device)), batch.targets.to(self.device)
-        batch = Batch(images, targets, batch.indices)
+        batch = batch._replace(images=images, targets=targets)
+        if self.is_cached:
+            share = 1.0 / self.num_classes
+            batch = batch._replace(answers=torch.full((len(targets), self.num_classes), share, device=self.device))
         if self.blend is not None:
             batch = self.blend(batch, seed=0, epoch=0, step=0)
         with autocast(self.device, self.dtype):

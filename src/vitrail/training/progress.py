@@ -108,8 +108,10 @@ class Progress:
     def show_evaluation(self, record: Mapping[str, Any]) -> None:
         """The accuracy."""
         coarse = f"  coarse {record['coarse_top1']:.2f} %" if "coarse_top1" in record else ""
+        key = "mean_average_precision"
+        precision = f"  mean average precision {record[key]:.2f} %" if key in record else ""
         top5 = f"  top-5 {record['top5']:.2f} %" if "top5" in record else ""
-        self.say(f"epoch {record['epoch']:.4g}: top-1 {record['top1']:.2f} %{top5}{coarse}")
+        self.say(f"epoch {record['epoch']:.4g}: top-1 {record['top1']:.2f} %{top5}{coarse}{precision}")
 
     def say(self, text: str) -> None:
         """A line that stays, in the log as well."""

@@ -26,6 +26,8 @@ class ModelSettings(Section):
     """weights to start from: a run, a saved model, a file of official or timm weights, hf://OWNER/NAME"""
     train_only: str = "all"
     """parts that learn besides the head: attention, ffn, norm, positions, stem, blocks.18+, several with commas"""
+    position_resize: Literal["bicubic", "bilinear"] = "bicubic"
+    """how weights to start from are fitted to another image size"""
     settings: dict[str, Any] = {}
     """further settings of the model, such as {depth: 6, patch_size: 4}"""
 
@@ -102,6 +104,34 @@ class ObjectiveSettings(Section):
     """label smoothing"""
     class_weights: bool = False
     """weigh rare classes up in the loss"""
+
+
+class TeacherSettings(Section):
+    """Who it learns from besides the labels."""
+
+    model: str | None = None
+    """a run, a saved model, timm/NAME, timm/NAME@WEIGHTS, FILE.onnx or module:function; several with commas"""
+    kind: Literal["soft", "hard", "token"] = "hard"
+    """soft: the teacher's probabilities; hard: its answer; token: its answer, by a distillation token and head"""
+    weight: float | None = Field(default=None, ge=0.0, le=1.0)
+    """of the teacher's part of the loss; null: 0.1 for soft, 0.5 for hard and token"""
+    temperature: PositiveFloat = 3.0
+    """of soft"""
+    image_size: ImageSize | None = None
+    """the teacher sees images of this size; null: of its own"""
+    classes: str | None = None
+    """a JSON file {class: the teacher's class}, for a teacher of other classes"""
+    cache: str | None = Field(default=None, pattern=r"^views:[1-9]\d*$")
+    """views:8 keeps the teacher's answers to eight fixed views of each image; null: asked at every step"""
+    cache_folder: str | None = None
+    """where answers are kept; null: ~/.cache/vitrail"""
+    cache_top: PositiveInt = 10
+    """classes an answer keeps; the others share what is left"""
+
+    @property
+    def num_views(self) -> int | None:
+        """Fixed views of an image, where answers are cached."""
+        return None if self.cache is None else int(self.cache.removeprefix("views:"))
 
 
 class OptimizerSettings(Section):
@@ -221,6 +251,7 @@ class Recipe(Section):
     augmentation: AugmentationSettings = AugmentationSettings()
     blend: BlendSettings = BlendSettings()
     objective: ObjectiveSettings = ObjectiveSettings()
+    teacher: TeacherSettings = TeacherSettings()
     optimizer: OptimizerSettings = OptimizerSettings()
     schedule: ScheduleSettings = ScheduleSettings()
     regularisation: RegularisationSettings = RegularisationSettings()
@@ -247,6 +278,7 @@ SHORT_KEYS: Mapping[str, str] = {
     "init": "model.init",
     "train_only": "model.train_only",
     "data": "data.spec",
+    "teacher": "teacher.model",
     "lr": "optimizer.lr",
     "workers": "data.workers",
     "devices": "run.devices",

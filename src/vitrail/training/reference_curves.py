@@ -3,7 +3,7 @@
 import difflib
 import json
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -55,9 +55,9 @@ class Verdict:
             return "inside"
         return "below" if self.top1 < self.low else "above"
 
-    def as_record(self) -> dict[str, float | bool]:
+    def as_record(self) -> dict[str, float | str]:
         """For a line of metrics.jsonl."""
-        return {"published": self.published, "low": self.low, "high": self.high, "inside": self.is_inside}
+        return {"published": self.published, "low": self.low, "high": self.high, "side": self.side}
 
     def describe(self) -> str:
         """One line for a log."""
@@ -66,39 +66,6 @@ class Verdict:
             f"epoch {self.epoch:g}: {self.top1:.1f} %, {place} {self.low:.1f} to {self.high:.1f} % "
             f"(published: {self.published:.1f} %)"
         )
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """All evaluations of a run beside the published curve, in their order."""
-
-    curve: Curve
-    verdicts: tuple[Verdict, ...]
-
-    @property
-    def is_inside(self) -> bool:
-        """Whether the last evaluation is within the band; a run that was not evaluated yet is."""
-        return not self.verdicts or self.verdicts[-1].is_inside
-
-    @property
-    def departures(self) -> tuple[Verdict, ...]:
-        """Where the run left the band: the first evaluation of each stay on one side of it."""
-        sides = ["inside", *(verdict.side for verdict in self.verdicts)]
-        return tuple(
-            verdict
-            for before, verdict in zip(sides, self.verdicts, strict=False)
-            if not verdict.is_inside and verdict.side != before
-        )
-
-    def describe(self) -> str:
-        """One line for a report."""
-        if not self.verdicts:
-            return f"{self.curve.name}: nothing to compare yet"
-        departures = self.departures
-        if not departures:
-            return f"{self.curve.name}: inside the band all along; {self.verdicts[-1].describe()}"
-        when = ", ".join(f"{verdict.side} it at epoch {verdict.epoch:g}" for verdict in departures)
-        return f"{self.curve.name}: left the band ({when}); {self.verdicts[-1].describe()}"
 
 
 def compare(curve: Curve, epoch: float, top1: float, *, epochs: float | None = None, band: float = BAND) -> Verdict:
@@ -113,19 +80,6 @@ def compare(curve: Curve, epoch: float, top1: float, *, epochs: float | None = N
     published = curve.at(epoch / (curve.epochs if epochs is None else epochs))
     width = band + WIDENING * max(0.0, curve.top1[-1] - published)
     return Verdict(epoch=epoch, top1=top1, published=published, low=max(0.0, published - width), high=published + width)
-
-
-def follow(
-    curve: Curve,
-    evaluations: Iterable[tuple[float, float]],
-    *,
-    epochs: float | None = None,
-    band: float = BAND,
-) -> Comparison:
-    """A whole run, as (epoch, top-1) of its evaluations, beside the published curve."""
-    return Comparison(
-        curve, tuple(compare(curve, epoch, top1, epochs=epochs, band=band) for epoch, top1 in evaluations)
-    )
 
 
 def load_curve(name: str) -> Curve:

@@ -18,8 +18,10 @@ from vitrail.data.draws import Draws
 from vitrail.data.loader import Loader
 from vitrail.data.quarantine import Quarantine, QuarantineSettings
 from vitrail.data.sampler import Sampler
+from vitrail.evaluation.average_precision import AveragePrecisionMeter
 from vitrail.evaluation.classify import ClassificationMeter
 from vitrail.evaluation.predict import autocast, choose_precision, predict
+from vitrail.objectives.distill import Distill
 from vitrail.training import build
 from vitrail.training.checkpoint import Checkpoints
 from vitrail.training.distributed import World, distribute, local_gradients
@@ -44,6 +46,7 @@ from vitrail.training.sharding import (
     use_divided_updates,
     whole,
 )
+from vitrail.training.teaching import find_teacher, open_cache
 from vitrail.training.trackers import Trackers
 from vitrail.weights import save_model
 
@@ -80,14 +83,15 @@ class Stage:
         self.curve = load_curve(recipe.against) if recipe.against else None
         self.num_skipped = 0
 
-    def prepare(self, state: dict[str, Any] | None, *, initial: dict[str, Tensor] | None) -> None:
+    def prepare(self, state: dict[str, Any] | None, *, initial: build.Initial | None) -> None:
         """Build everything; take the weights of the stage before, or the whole state of a checkpoint."""
         recipe = self.recipe
         if initial is not None or state is not None:  # the weights come from there
             recipe = recipe.model_copy(update={"model": recipe.model.model_copy(update={"init": None})})
-        self.model = build.make_model(recipe, num_classes=self.num_classes)
+        classes = self.data.labels.classes
+        self.model = build.make_model(recipe, num_classes=self.num_classes, classes=classes)
         if initial is not None:
-            build.load_initial(self.model, initial)
+            build.load_initial(self.model, initial, classes=classes, interpolation=recipe.model.position_resize)
         if state is not None:
             self.model.load_state_dict(state["model"])
         self.model.to(self.device).train()
@@ -96,7 +100,16 @@ class Stage:
         preprocessing = self.model.preprocessing
         self.normalize = Normalize(mean=preprocessing.mean, std=preprocessing.std)
         self.blend = build.make_blend(recipe, num_classes=self.num_classes)
-        self.objective = build.make_objective(recipe, self.data.labels)
+        self.teacher = find_teacher(recipe, classes=classes, device=self.device)
+        self.teacher_cache = open_cache(recipe, self.data, self.teacher)
+        if self.teacher_cache is not None and self.world.is_main:
+            _LOGGER.info("%s", self.teacher_cache.describe())
+        self.objective = build.make_objective(
+            recipe,
+            self.data.labels,
+            teacher=self.teacher if self.teacher_cache is None else None,
+            normalize=self.normalize,
+        )
         self.micro_batch = self._plan()
         if recipe.run.sharding == "full" and self.world.num_ranks > 1:
             shard(self.model, world=self.world, device=self.device, dtype=self.dtype)
@@ -128,6 +141,7 @@ class Stage:
                 num_images=self._rank_batch,
                 image_size=as_pair(self.recipe.image_size),
                 num_classes=self.num_classes,
+                has_answers=self.teacher_cache is not None,
                 device=self.device,
                 dtype=self.dtype,
             )
@@ -150,7 +164,7 @@ class Stage:
         """All steps that are left."""
         self._last_save = time.monotonic()
         with self.progress.stage(self):
-            while self.step < self.total_steps:
+            while self.step < self.total_steps and not self._has_stalled():
                 for batches in self._steps_of_epoch():
                     self._step(batches)
                     is_due = self._is_evaluation_due()
@@ -164,9 +178,8 @@ class Stage:
                         raise Interrupted
                     if self.step == self.total_steps or self._has_stalled():
                         break
-                if self._has_stalled():
-                    self.progress.say(f"no better accuracy since epoch {self.best['epoch']:g}: stopping early")
-                    break
+            if self._has_stalled():
+                self.progress.say(f"no better accuracy since epoch {self.best['epoch']:g}: stopped early")
 
     def _steps_of_epoch(self) -> Iterator[list[Batch]]:
         """The micro-batches of each step that is left of the current epoch."""
@@ -186,6 +199,7 @@ class Stage:
         # Dropped paths are a function of the step too, so that a run that goes on needs no random state.
         torch.manual_seed(Draws(self.seed, self.step, self.world.rank, "model").integer(2**62))
         loss = torch.zeros((), device=self.device)
+        parts: dict[str, Tensor] = {}
         for place, batch in enumerate(batches):
             share = len(batch.indices) * self.world.num_ranks / self.sampler.batch_size
             with local_gradients(self.parallel, is_last=place == len(batches) - 1):
@@ -193,6 +207,8 @@ class Stage:
                     losses = self.objective(self.parallel, self._to_device(batch, epoch=epoch))
                 self.scaler.scale(losses.total * share).backward()
             loss += losses.total.detach() * share
+            for name, part in losses.parts.items():
+                parts[name] = parts.get(name, 0.0) + part * share
         self.scaler.unscale_(self.optimizer)
         norm = clip_gradients(self.model, self.recipe.optimizer.clip)
         is_finite = self._check_finite(loss, norm, batches)
@@ -201,16 +217,32 @@ class Stage:
             self.scaler.update()
             if self.average is not None:
                 self.average.update(self.model)
+        elif self.scaler.is_enabled():
+            self.scaler.update()  # its account of this step is closed, though no step was made
         self.optimizer.zero_grad()
         self.step += 1
         num_images = sum(len(batch.indices) for batch in batches) * self.world.num_ranks
         if self.progress.note_step(self, num_images=num_images, is_due=self.step == self.total_steps):
-            self._log_step(loss, norm)
+            self._log_step(loss, norm, parts)
 
     def _to_device(self, batch: Batch, *, epoch: int) -> Batch:
-        images = self.normalize(batch.images.to(self.device, non_blocking=True))
-        batch = Batch(images, batch.targets.to(self.device, non_blocking=True), batch.indices)
+        pixels = batch.images.to(self.device, non_blocking=True)
+        targets = batch.targets.to(self.device, non_blocking=True)
+        answers = self._look_up(batch, pixels)
+        batch = batch._replace(images=self.normalize(pixels), targets=targets, answers=answers)
         return self.blend(batch, seed=self.seed, epoch=epoch, step=self.step) if self.blend else batch
+
+    def _look_up(self, batch: Batch, pixels: Tensor) -> Tensor | None:
+        """What the teacher says about images not mixed yet; it is asked about those only that it has not seen."""
+        if self.teacher_cache is None:
+            return None
+        assert batch.views is not None
+        assert self.teacher is not None
+        assert isinstance(self.objective, Distill)
+        logits = self.teacher_cache.answer(
+            batch.indices, batch.views, pixels=lambda: pixels.float() / 255.0, teacher=self.teacher
+        )
+        return self.objective.soften(logits.to(self.device))
 
     def _check_finite(self, loss: Tensor, norm: Tensor, batches: list[Batch]) -> bool:
         """Whether the step can be taken. fp16 overflows now and then, and its scaler then skips the step by itself."""
@@ -224,16 +256,22 @@ class Stage:
             return False
         raise ValueError(describe_not_finite(self, loss, norm, batches))
 
-    def _log_step(self, loss: Tensor, norm: Tensor) -> None:
-        mean = self.world.sum(loss.clone()) / self.world.num_ranks
+    def _log_step(self, loss: Tensor, norm: Tensor, parts: dict[str, Tensor]) -> None:
+        mean = self.world.sum(torch.stack([loss, *parts.values()])) / self.world.num_ranks
         record = {
             "kind": "train",
             "stage": self.number,
             "step": self.step,
             "epoch": round(self.epoch, 4),
-            "loss": mean.item(),
+            "loss": mean[0].item(),
+            **(
+                {f"loss_{name}": value.item() for name, value in zip(parts, mean[1:], strict=True)}
+                if len(parts) > 1
+                else {}
+            ),
             "lr": self.optimizer.param_groups[-1]["lr"],
             "gradient_norm": norm.item(),
+            **({"num_skipped": self.num_skipped} if self.num_skipped else {}),
             **self.progress.speed(),
         }
         if self.world.is_main:
@@ -249,13 +287,17 @@ class Stage:
         return self.step % every == 0 or self.step == self.total_steps
 
     def _has_stalled(self) -> bool:
+        """Whether early stopping ends the run here: judged where it is evaluated, and so also when it goes on."""
         patience = self.recipe.regularisation.early_stop
-        return patience is not None and self.epoch - self.best["epoch"] >= patience
+        if patience is None or self.step in (0, self.total_steps) or not self._is_evaluation_due():
+            return False
+        return self.epoch - self.best["epoch"] >= patience
 
     def evaluate(self) -> None:
         """Measure on val, with the moving average where there is one, and remember the best."""
         started = time.monotonic()
         meter = ClassificationMeter(self.num_classes, coarse_of=self.data.coarse_of)
+        precision = AveragePrecisionMeter(self.num_classes) if self.data.labels.is_multiple else None
         columns: list[np.ndarray] = []
         applied = self.average.applied_to(self.model) if self.average else contextlib.nullcontext()
         with applied:
@@ -270,10 +312,14 @@ class Stage:
                 if len(batch.indices) == 0:
                     continue
                 meter.update(logits, batch.targets)
+                if precision is not None:
+                    precision.update(logits, batch.targets)
                 columns.append(answers(logits, batch))
         self.world.sum(meter.totals)
         parts = self.world.gather(np.concatenate(columns, axis=1) if columns else np.zeros((5, 0)))
         results = dict(meter.results())
+        if precision is not None:
+            results |= AveragePrecisionMeter.joined(self.world.gather(precision)).results()
         if results["top1"] > self.best["top1"]:
             self.best = {"top1": results["top1"], "epoch": self.epoch}
         if self.world.is_main:
@@ -305,6 +351,7 @@ class Stage:
         return {
             "stage": self.number,
             "step": self.step,
+            "data": self.data.describe(),
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "average": self.average.state_dict() if self.average else None,
@@ -317,7 +364,8 @@ class Stage:
         load_optimizer(self.optimizer, state["optimizer"])
         if self.average is not None:
             self.average.load_state_dict(divide_average(state["average"], weights=self.average.weights))
-        self.scaler.load_state_dict(state["scaler"])
+        if state["scaler"]:  # nothing is in it unless the run was in fp16
+            self.scaler.load_state_dict(state["scaler"])
         self.step, self.best, self.num_skipped = state["step"], state["best"], state["num_skipped"]
 
     def final_weights(self) -> dict[str, Tensor]:
@@ -361,6 +409,7 @@ class Stage:
             transform=build.make_augmentation(recipe),
             sampler=self.sampler,
             level=data.level,
+            fixed_views=recipe.teacher.num_views if self.teacher_cache is not None else None,
             num_workers=workers,
             quarantine=quarantine,
             pin_memory=self.device.type == "cuda",

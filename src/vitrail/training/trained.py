@@ -18,7 +18,7 @@ from vitrail.data.blend import Normalize
 from vitrail.data.checks import as_pair
 from vitrail.data.contract import Batch, Dataset, Level
 from vitrail.data.loader import Loader
-from vitrail.data.quarantine import Problem, Quarantine
+from vitrail.data.quarantine import NotingQuarantine, Problem
 from vitrail.data.sampler import Sampler
 from vitrail.data.stored import FileDataset, printable
 from vitrail.evaluation.predict import predict
@@ -33,6 +33,7 @@ from vitrail.training.run_folder import RunFolder
 from vitrail.training.settings import read_recipe, stage_of
 from vitrail.weights import load_model, load_weights
 from vitrail.weights.hub import HUB_PREFIX, HubAddress, fetch
+from vitrail.weights.pack import PACK_FILE, read_pack, unpack
 from vitrail.weights.resize import grid_of
 from vitrail.weights.save import CONFIG_FILE
 
@@ -81,12 +82,17 @@ class Trained:
         return dataclasses.replace(self, view=view, model=resize_model(self.model, view.image_size))
 
 
-def load_trained(source: str | os.PathLike[str]) -> Trained:
-    """The model of a run's folder, of a folder that `save_model` wrote, or of `hf://owner/name`.
+def load_trained(source: str | os.PathLike[str], *, trunk: str | None = None) -> Trained:
+    """The model of a run's folder, of a folder that `save_model` wrote, of a pack, or of `hf://owner/name`.
 
     A run that has not ended gives the weights of its newest checkpoint: their moving average where there is one.
+    `trunk` is the place of a pack's trunk, where it is not the one that the pack names.
     """
     text = os.fspath(source)
+    if (Path(text).expanduser() / PACK_FILE).is_file():
+        return load_pack(trunk, text)
+    if trunk is not None:
+        raise ValueError(f"{text} is no pack: it has no trunk=")
     if text.startswith(HUB_PREFIX):
         return make_trained(load_model(text), fetch_description(text), label=text)
     folder = Path(text).expanduser()
@@ -94,13 +100,28 @@ def load_trained(source: str | os.PathLike[str]) -> Trained:
     if run.is_begun:
         return _load_run(run)
     if not folder.exists():
-        raise ValueError(f"{text}: no such run or model; give a run's folder, a saved model's, or hf://OWNER/NAME")
+        raise ValueError(
+            f"{text}: no such run or model; give a run's folder, a saved model's, a pack's, or hf://OWNER/NAME"
+        )
     if not (folder / CONFIG_FILE).is_file():
         raise ValueError(
-            f"{text} holds neither a run (recipe.yaml) nor a saved model ({CONFIG_FILE}); bare weights are read with "
-            "vitrail.load_weights into a model, which vitrail.save_model makes a folder of"
+            f"{text} holds neither a run (recipe.yaml), a saved model ({CONFIG_FILE}) nor a pack ({PACK_FILE}); "
+            "bare weights are read with vitrail.load_weights into a model, which vitrail.save_model makes a folder of"
         )
     return make_trained(load_model(folder), read_description(folder / CLASSES_FILE), label=text)
+
+
+def load_pack(trunk: Model | str | os.PathLike[str] | None, pack: str | os.PathLike[str]) -> Trained:
+    """The model of a folder that `vitrail pack` wrote, on its trunk.
+
+    `trunk` is a loaded model of any number of classes and image size, or the place of its weights: a run, a saved
+    model, a file, hf://OWNER/NAME; None: the place that the pack names. A loaded trunk is not copied and not changed:
+    all models that are made of it read its memory, whatever they do not have of their own, and live beside each
+    other. They are frozen and in eval mode. Another trunk than the one that the pack was made on is an error.
+    """
+    folder = Path(pack).expanduser()
+    place = trunk if isinstance(trunk, Model) else build.locate_weights(str(trunk or read_pack(folder).trunk))
+    return make_trained(unpack(place, folder), read_description(folder / CLASSES_FILE), label=str(folder))
 
 
 def make_trained(
@@ -240,7 +261,7 @@ def answer(
         sampler=Sampler(len(data), batch_size=batch_size, is_training=False),
         level=level,
         num_workers=workers,
-        quarantine=_Unread(note_unread),
+        quarantine=NotingQuarantine(note_unread),
         pin_memory=device.type == "cuda",
     )
     model = trained.model.to(device)
@@ -259,44 +280,30 @@ class ImageFiles(FileDataset):
         return printable(self.paths[index])
 
 
-class _Unread(Quarantine):
-    """Hands over what can't be read, and lets the rest be answered however little it is."""
-
-    def __init__(self, note: Callable[[Problem], object]) -> None:
-        super().__init__()
-        self.note = note
-
-    def account(self, problems: list[Problem], *, num_readings: int) -> None:
-        for problem in problems:
-            self.note(problem)
-
-
 def _load_run(run: RunFolder) -> Trained:
     recipe = read_recipe(run.recipe_file)
-    description = read_description(run.classes_file)
-    is_finished = (run.model / CONFIG_FILE).is_file()
-    if is_finished:
-        number, model = recipe.num_stages - 1, load_model(run.model)
+    if (run.model / CONFIG_FILE).is_file():
+        number, model, description = recipe.num_stages - 1, load_model(run.model), read_description(run.classes_file)
     else:
-        number, model = _load_newest(run, recipe, description)
+        number, model, description = _load_newest(run, recipe)
     stage = stage_of(recipe, number)
     size = stage.evaluation.image_size or stage.image_size
     return make_trained(model, description, label=str(run.path), image_size=size)
 
 
-def _load_newest(run: RunFolder, recipe: Recipe, description: dict[str, Any] | None) -> tuple[int, Model]:
-    """The stage and the model of the newest checkpoint."""
+def _load_newest(run: RunFolder, recipe: Recipe) -> tuple[int, Model, dict[str, Any]]:
+    """The stage, the model and the classes of the newest checkpoint."""
     newest = Checkpoints(run.checkpoints).newest()
-    if newest is None or description is None:
+    if newest is None:
         raise ValueError(f"{run.path} has neither a model nor a checkpoint yet: train on with vitrail train out=...")
     state = load_checkpoint(newest)
     stage = stage_of(recipe, state["stage"])
     stage = stage.model_copy(update={"model": stage.model.model_copy(update={"init": None})})
-    model = build.make_model(stage, num_classes=len(description["classes"]))
+    model = build.make_model(stage, num_classes=len(state["data"]["classes"]))
     model.load_state_dict(state["model"])
     if state["average"] is not None:
         average = MovingAverage(model, decay=0.0)
         average.load_state_dict(state["average"])
         average.copy_to(model)
     _LOGGER.warning("%s has not ended: these are its weights after step %d", run.path, state["step"])
-    return state["stage"], model.eval()
+    return state["stage"], model.eval(), state["data"]

@@ -16,6 +16,7 @@ from vitrail.training.settings import stage_of
 _LITTLE_WAITING, _MUCH_WAITING = 0.05, 0.2
 # An accuracy this much below the best one, in points, is worth a word.
 _NOTABLE_LOSS = 0.5
+_SIDES = {"below": "below it", "above": "above it", "inside": "inside again"}
 
 
 @dataclass(frozen=True)
@@ -120,19 +121,29 @@ def describe_seconds(seconds: float) -> str:
 
 
 def describe_against(run: RunRecord) -> str | None:
-    """Whether the run keeps to the published curve; None where there is none."""
+    """Whether the run keeps to the published curve, and where and when it left it; None where there is no curve."""
     compared = [line for line in run.evaluations if isinstance(line.get("against"), dict)]
     if not compared:
         return None
-    left = [line for line in compared if not line["against"].get("inside")]
-    if not left:
+    num_outside = sum(_side(line) != "inside" for line in compared)
+    if not num_outside:
         return f"All {len(compared)} evaluations compared are inside the band of the published curve."
-    epoch = epochs_of(left[:1], epoch_offsets(run))[0]
-    now = "the last one among them" if left[-1] is compared[-1] else "the last one is inside again"
-    return (
-        f"The run left the band of the published curve at epoch {epoch:.4g} (step {number(left[0], 'step'):.0f}); "
-        f"{len(left)} of {len(compared)} evaluations are outside, {now}."
+    offsets = epoch_offsets(run)
+    moves = [after for before, after in pairwise([{}, *compared]) if _side(before) != _side(after)]
+    told = ", ".join(
+        f"{_SIDES[_side(line)]} from epoch {epochs_of([line], offsets)[0]:.4g} (step {number(line, 'step'):.0f})"
+        for line in moves
     )
+    return (
+        f"The run left the band of the published curve: {told}; "
+        f"{num_outside} of {len(compared)} evaluations are outside."
+    )
+
+
+def _side(line: Line) -> str:
+    """On which side of the band an evaluation is; a run begins inside."""
+    against = line.get("against")
+    return str(against.get("side", "inside")) if isinstance(against, dict) else "inside"
 
 
 def _plan_epochs(run: RunRecord) -> float:

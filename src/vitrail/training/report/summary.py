@@ -44,6 +44,9 @@ def summarize(folder: Path) -> str:
         )
         lines.append(f"Most often mistaken: {', '.join(named)}." if pairs else "Not one mistake on val.")
     lines.append(describe_against(run) or "")
+    skipped = number(run.train[-1] if run.train else None, "num_skipped")
+    if not math.isnan(skipped):
+        lines.append(f"{count(int(skipped), 'step')} skipped because loss or gradients were not finite.")
     if run.quarantine:
         lines.append(f"{count(len(run.quarantine), 'broken file')} replaced, listed in {folder / 'quarantine.csv'}.")
     return "\n".join(visible(line) for line in lines if line)
