@@ -313,7 +313,7 @@ def test_a3_trains_at_160_and_tests_at_224() -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("deit_smal", "unknown recipe 'deit_smal': did you mean deit_small?"),
+        ("deit_smal", "unknown recipe 'deit_smal': did you mean deit_small, deit_small_distilled, deit_small_distilled_1000?"),
         ("cait_xxs", "unknown recipe 'cait_xxs': did you mean cait_xxs24, cait_xxs36, cait_xxs24_384?"),
         ("quux", "unknown recipe 'quux': `vitrail recipes` lists them all; a file ends in .yaml"),
         ("nothing.yaml", "cannot read the recipe nothing.yaml: No such file or directory"),
@@ -326,7 +326,14 @@ def test_an_unknown_name_is_one_line_with_the_nearest(name: str, said: str) -> N
 
 
 def test_patterns_select_in_the_order_of_the_table() -> None:
-    assert list_recipes("DeiT_*") == ["deit_tiny", "deit_small", "deit_base", "deit_base_384"]
+    assert list_recipes("DeiT_base*") == [
+        "deit_base",
+        "deit_base_384",
+        "deit_base_distilled",
+        "deit_base_distilled_1000",
+        "deit_base_distilled_384",
+        "deit_base_distilled_1000_384",
+    ]
     assert list_recipes() == list(RECIPES)
 
 
