@@ -156,8 +156,8 @@ class _Maker(TorchDataset):
         if stack is None:
             return _Made(None, problems)
         images = stack[: len(indices)] if self.num_views > 1 else stack[: len(indices), 0]
-        views = None if self.fixed_views is None else torch.tensor(numbers)
-        return _Made(Batch(images, self._targets(indices), torch.tensor(indices), views), problems)
+        seen = None if self.fixed_views is None else torch.tensor(numbers)
+        return _Made(Batch(images, self._targets(indices), torch.tensor(indices), seen), problems)
 
     def _make(self, sample: Sample, problems: list[Problem]) -> tuple[int, list[Tensor]] | None:
         """The views of a sample or of the one that replaces it, with its index; None when none could be read."""

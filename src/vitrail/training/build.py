@@ -138,9 +138,10 @@ def load_initial(
     model: Model, source: str | Initial, *, classes: Sequence[str] | None, interpolation: str = "bicubic"
 ) -> None:
     """Weights to start from, of a run, a file or an earlier stage; a classifier of other classes is left out."""
+    place: str | Mapping[str, Tensor]
+    known: tuple[str, ...] | None
     if isinstance(source, Initial):
-        label, known, grid = "the stage before", source.classes, source.grid
-        place: str | Mapping[str, Tensor] = source.weights
+        place, known, grid, label = source.weights, source.classes, source.grid, "the stage before"
     else:
         place = label = locate_weights(source)
         known, grid = read_classes(Path(label)), None
