@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from shrunk import NUM_CLASSES, images_for, randomize, small_model
+from torch import nn
 
 import vitrail
 from vitrail.models.catalog import CATALOG
@@ -276,3 +277,21 @@ def test_the_deviation_of_initial_weights_is_a_setting() -> None:
     assert deviation(init_std=None) == pytest.approx(192**-0.5, rel=0.05)
     with pytest.raises(ValueError, match="init_std must be"):
         deviation(init_std=-1)
+
+
+@pytest.mark.parametrize("name", ["deit_tiny", "cait_xxs24"])
+def test_dropout_is_heard_in_training_and_not_after(name: str) -> None:
+    plain, dropping = (randomize(small_model(name, drop_path=0.0, dropout=rate)) for rate in (0.0, 0.4))
+    images = images_for(plain)
+    assert torch.equal(plain.eval()(images), dropping.eval()(images))
+    dropping.train()
+    assert not torch.equal(dropping(images), dropping(images))
+    assert torch.equal(plain.train()(images), plain(images))
+
+
+def test_dropout_is_behind_every_linear_layer_of_a_branch_and_at_the_input() -> None:
+    model = small_model("deit_tiny", depth=3, dropout=0.25)
+    assert [part.p for part in model.modules() if isinstance(part, nn.Dropout)] == [0.25] * 9  # three a block
+    tokens = model.train().drop(torch.ones(4, 1000))
+    assert tokens.unique().tolist() == [0.0, pytest.approx(1 / 0.75)]
+    assert (tokens == 0.0).float().mean().item() == pytest.approx(0.25, abs=0.05)

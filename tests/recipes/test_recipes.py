@@ -32,8 +32,9 @@ def stages_of(name: str) -> list[Recipe]:
 
 def model_settings(recipe: Recipe) -> dict[str, Any]:
     settings = {**recipe.model.settings, "image_size": recipe.image_size}
-    if recipe.regularisation.drop_path is not None:
-        settings["drop_path"] = recipe.regularisation.drop_path
+    for name in ("drop_path", "dropout"):
+        if (rate := getattr(recipe.regularisation, name)) is not None:
+            settings[name] = rate
     return settings
 
 
@@ -94,6 +95,12 @@ def test_the_docstring_tells_command_cost_published_result_and_ours(name: str) -
     assert len(entry.about.splitlines()[0]) <= 90, "the first line is a cell of `vitrail recipes`"
     if entry.top1 is not None:
         assert f"{entry.top1:.1f}" in entry.about
+
+
+def test_a_result_at_another_resolution_is_not_listed_as_the_recipes() -> None:
+    assert get_recipe("vit_original").image_size == 224
+    assert RECIPES["vit_original"].top1 is None
+    assert "77.9" in RECIPES["vit_original"].about
 
 
 @pytest.mark.parametrize("name", ONE_EACH)
@@ -313,7 +320,10 @@ def test_a3_trains_at_160_and_tests_at_224() -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("deit_smal", "unknown recipe 'deit_smal': did you mean deit_small, deit_small_distilled, deit_small_distilled_1000?"),
+        (
+            "deit_smal",
+            "unknown recipe 'deit_smal': did you mean deit_small, deit_small_distilled, deit_small_distilled_1000?",
+        ),
         ("cait_xxs", "unknown recipe 'cait_xxs': did you mean cait_xxs24, cait_xxs36, cait_xxs24_384?"),
         ("quux", "unknown recipe 'quux': `vitrail recipes` lists them all; a file ends in .yaml"),
         ("nothing.yaml", "cannot read the recipe nothing.yaml: No such file or directory"),

@@ -6,16 +6,20 @@ from vitrail.layers.residual import ScalarBias
 
 
 class FeedForward(nn.Module):
-    """Two linear layers around a GELU, applied to each token; `scalar_bias` adds Fixup's extra biases."""
+    """Two linear layers around a GELU, applied to each token; `scalar_bias` adds Fixup's extra biases.
 
-    def __init__(self, dim: int, *, hidden_dim: int, scalar_bias: bool = False) -> None:
+    `dropout` is on what is hidden; what comes out is the branch's to drop.
+    """
+
+    def __init__(self, dim: int, *, hidden_dim: int, scalar_bias: bool = False, dropout: float = 0.0) -> None:
         super().__init__()
         self.expand = nn.Linear(dim, hidden_dim)
         self.before_activation = ScalarBias() if scalar_bias else nn.Identity()
         self.activation = nn.GELU()
+        self.dropout = nn.Dropout(dropout) if dropout else nn.Identity()
         self.before_contract = ScalarBias() if scalar_bias else nn.Identity()
         self.contract = nn.Linear(hidden_dim, dim)
 
     def forward(self, x: Tensor) -> Tensor:
-        hidden = self.activation(self.before_activation(self.expand(x)))
+        hidden = self.dropout(self.activation(self.before_activation(self.expand(x))))
         return self.contract(self.before_contract(hidden))

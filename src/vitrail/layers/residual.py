@@ -137,24 +137,30 @@ class PostNorm(nn.Module):
 
 
 class Branch(nn.Module):
-    """What a residual layer adds to its input: drop_path(scale(mix(norm(x)))).
+    """What a residual layer adds to its input: drop_path(scale(dropout(mix(norm(x))))).
 
     With a context, the branch updates x from both: mix sees norm(x) and norm(context).
     """
 
     def __init__(
-        self, *, norm: nn.Module, mix: nn.Module, scale: nn.Module | None = None, drop_path: float = 0.0
+        self,
+        *,
+        norm: nn.Module,
+        mix: nn.Module,
+        scale: nn.Module | None = None,
+        drop_path: float = 0.0,
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
         self.norm = norm
         self.mix = mix
         self.scale = scale if scale is not None else nn.Identity()
+        self.dropout = nn.Dropout(dropout) if dropout else nn.Identity()
         self.drop_path = DropPath(drop_path)
 
     def forward(self, x: Tensor, context: Tensor | None = None) -> Tensor:
-        if context is None:
-            return self.drop_path(self.scale(self.mix(self.norm(x))))
-        return self.drop_path(self.scale(self.mix(self.norm(x), self.norm(context))))
+        mixed = self.mix(self.norm(x)) if context is None else self.mix(self.norm(x), self.norm(context))
+        return self.drop_path(self.scale(self.dropout(mixed)))
 
 
 class Residual(nn.Module):

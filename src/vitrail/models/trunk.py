@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from vitrail.layers.attention import SelfAttention, TalkingHeadsAttention
 from vitrail.layers.mlp import FeedForward
@@ -53,6 +54,7 @@ class TrunkConfig(ImageConfig):
     layer_scale_init: str = "constant"  # or "uniform": drawn from [0, 2e]
     layer_scale_frozen: bool = False  # keep the values given: the re-training control
     residual: str = "pre_norm"  # one of RESIDUAL_STYLES
+    dropout: float = 0.0  # on patches and tokens at the input, and behind linear layers but queries, keys and values
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -63,6 +65,7 @@ class TrunkConfig(ImageConfig):
         self.check_flags("talking_heads", "layer_scale_frozen")
         self.check_ratio("mlp_ratio")
         self.check_number("layer_scale", optional=True)
+        self.check_number("dropout", below=1.0)
         if self.residual == "scalar" and self.layer_scale is None:
             raise ValueError("residual='scalar' needs its initial value: pass layer_scale, e.g. 1e-5")
         if self.residual not in ("pre_norm", "scalar") and self.layer_scale is not None:
@@ -124,14 +127,16 @@ def attention_of(config: TrunkConfig) -> nn.Module:
 
 def feed_forward_of(config: TrunkConfig) -> nn.Module:
     hidden_dim = int(config.dim * config.mlp_ratio)
-    return FeedForward(config.dim, hidden_dim=hidden_dim, scalar_bias=config.residual == "fixup")
+    is_fixup = config.residual == "fixup"
+    return FeedForward(config.dim, hidden_dim=hidden_dim, scalar_bias=is_fixup, dropout=config.dropout)
 
 
 def make_block(config: TrunkConfig, *, drop_path: float) -> Block:
     """Attention branches, then feed-forward branches."""
 
     def residual(mixes: list[nn.Module]) -> Residual:
-        branches = [Branch(norm=norm_of(config), mix=mix, scale=scale_of(config), drop_path=drop_path) for mix in mixes]
+        rates = {"drop_path": drop_path, "dropout": config.dropout}
+        branches = [Branch(norm=norm_of(config), mix=mix, scale=scale_of(config), **rates) for mix in mixes]
         return Residual(branches, join=join_of(config))
 
     return Block(
@@ -164,7 +169,12 @@ class TrunkModel(Model):
         """Patches with their positions, [batch, length, dim], and their grid."""
         self.check_images(images)
         grid = self.stem.grid(*images.shape[-2:])
-        return self.stem(images).flatten(2).transpose(1, 2) + self.positions.for_grid(grid), grid
+        return self.drop(self.stem(images).flatten(2).transpose(1, 2) + self.positions.for_grid(grid)), grid
+
+    def drop(self, x: Tensor) -> Tensor:
+        """Dropout at the input of the trunk."""
+        rate = self.config.dropout
+        return functional.dropout(x, rate, self.training) if rate else x
 
 
 def apply_fixup(blocks: nn.ModuleList, head: nn.Module, *, dim: int) -> None:

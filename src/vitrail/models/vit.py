@@ -65,7 +65,7 @@ class VisionTransformer(TrunkModel):
         """Put the special tokens before the patches."""
         assert self.tokens is not None
         tokens = self.tokens if self.positions.tokens is None else self.tokens + self.positions.tokens
-        return torch.cat([tokens.expand(patches.shape[0], -1, -1), patches], dim=1)
+        return torch.cat([self.drop(tokens.expand(patches.shape[0], -1, -1)), patches], dim=1)
 
     def features(self, images: Tensor, *, levels: Sequence[int] = ()) -> Features:
         wanted = self.check_levels(levels)

@@ -117,8 +117,9 @@ def make_model(recipe: Recipe, *, num_classes: int, classes: Sequence[str] | Non
     settings: dict[str, Any] = {**recipe.model.settings, "num_classes": num_classes, "image_size": recipe.image_size}
     if recipe.teacher.model is not None and recipe.teacher.kind == "token":
         settings["distilled"] = True
-    if recipe.regularisation.drop_path is not None:
-        settings["drop_path"] = recipe.regularisation.drop_path
+    for name in ("drop_path", "dropout"):
+        if (rate := getattr(recipe.regularisation, name)) is not None:
+            settings[name] = rate
     model = create_model(recipe.model.name, **settings)
     if recipe.model.init is not None:
         load_initial(model, recipe.model.init, classes=classes, interpolation=recipe.model.position_resize)

@@ -3,10 +3,22 @@
 The sentence below each field is its description: `vitrail recipes show` prints it beside the key.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    ValidationInfo,
+    field_validator,
+)
+from pydantic_core import PydanticCustomError
 
 ImageSize = PositiveInt | tuple[PositiveInt, PositiveInt]
 
@@ -14,7 +26,32 @@ ImageSize = PositiveInt | tuple[PositiveInt, PositiveInt]
 class Section(BaseModel):
     """A group of settings: unknown keys and wrong types are errors, and nothing changes once it is made."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, protected_namespaces=())
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", use_attribute_docstrings=True, protected_namespaces=(), allow_inf_nan=False
+    )
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def refuse_what_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
+        """pydantic would take true for 1, and infinity for a number of epochs."""
+        assert info.field_name is not None
+        field = cls.model_fields[info.field_name]
+        if isinstance(field.default, Section):  # it looks at its own
+            return value
+        items = value if isinstance(value, (list, tuple)) else (value,)
+        if field.annotation is not bool and any(isinstance(item, bool) for item in items):
+            raise PydanticCustomError("no_number", "true and false are no values of it")
+        if isinstance(value, Mapping) and _has_infinite(value):  # of other fields pydantic sees to it
+            raise PydanticCustomError("no_number", "numbers must be finite")
+        return value
+
+
+def _has_infinite(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return any(map(_has_infinite, value.values()))
+    if isinstance(value, (list, tuple)):
+        return any(map(_has_infinite, value))
+    return isinstance(value, float) and not math.isfinite(value)
 
 
 class ModelSettings(Section):
@@ -179,6 +216,8 @@ class RegularisationSettings(Section):
 
     drop_path: float | None = Field(default=None, ge=0.0, lt=1.0)
     """stochastic depth; null: the model's own"""
+    dropout: float | None = Field(default=None, ge=0.0, lt=1.0)
+    """of ViT and CaiT: on single numbers instead of whole branches; null: the model's own, which is none"""
     ema: float | None = Field(default=None, gt=0.0, lt=1.0)
     """decay of the moving average of the weights, which is then what is evaluated and saved"""
     early_stop: PositiveInt | None = None
@@ -223,7 +262,7 @@ class RunSettings(Section):
     """newest checkpoints kept; the best is kept beside them"""
     on_nan: Literal["stop", "skip"] = "stop"
     """what to do when loss or gradients are not finite"""
-    threads: PositiveInt | None = None
+    threads: PositiveInt | None = Field(default=None, le=1024)
     """of torch on a CPU; null: torch's choice"""
     trackers: tuple[Literal["tensorboard", "wandb"], ...] = ()
     """where metrics are sent besides metrics.jsonl"""
