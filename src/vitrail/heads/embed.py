@@ -1,0 +1,206 @@
+"""Embeddings: a trunk with a projector, and a predictor and a classifier for training (Grafit, thesis 2.3.1)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from vitrail.layers.classifier import Classifier, PerClassClassifier
+from vitrail.models.contract import CheckedSettings, Features, Model, initialize
+
+PROJECTORS = ("none", "linear", "mlp")
+RETRIEVED = ("projection", "trunk")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbeddingSettings(CheckedSettings):
+    """What stands on the trunk.
+
+    The sizes are those of the papers: the thesis projects to 256, and its 9.4 M parameters of the MLP for a trunk of
+    2048 are those of BYOL's hidden layer of 4096. Its 0.3 M of the linear projector are those of a dim of 128.
+    """
+
+    projector: str = "mlp"  # P, one of PROJECTORS; "linear" is Grafit FC's
+    dim: int = 256  # of the projection
+    hidden_dim: int = 4096  # of the MLPs
+    has_predictor: bool = True  # q, which the instance loss needs
+    num_classes: int = 0  # of a linear classifier on the trunk's features, for the cross-entropy; 0: none
+    retrieve: str = "projection"  # which of the features is the embedding of an image; or "trunk"
+
+    def __post_init__(self) -> None:
+        self.check_choice("projector", PROJECTORS)
+        self.check_choice("retrieve", RETRIEVED)
+        self.check_counts("dim", "hidden_dim")
+        self.check_counts("num_classes", least=0)
+        self.check_flags("has_predictor")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbeddingConfig:
+    """All that an embedding model is built from."""
+
+    trunk_family: str
+    trunk_name: str
+    trunk: Any  # the trunk's config
+    head: EmbeddingSettings
+
+    @property
+    def num_classes(self) -> int:
+        """Logits of an image; 0 where the model answers with its embedding."""
+        return self.head.num_classes
+
+    @property
+    def image_size(self) -> Any:
+        """Side of the images, or height and width."""
+        return self.trunk.image_size
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width of the images."""
+        return self.trunk.size
+
+    @property
+    def in_channels(self) -> int:
+        """Channels of the images."""
+        return self.trunk.in_channels
+
+
+class Embedded(NamedTuple):
+    """What an embedding model says about images when it is trained."""
+
+    trunk: Tensor  # [batch, dim of the trunk]: f(x)
+    projection: Tensor  # [batch, dim]: g(x) = P(f(x)), not normalised; f(x) where there is no projector
+    prediction: Tensor | None  # [batch, dim]: q(g(x))
+    logits: Tensor | None  # [batch, classes]
+
+
+class Mlp(nn.Module):
+    """Two linear layers with batch normalisation and ReLU between them: the papers' projector and predictor."""
+
+    def __init__(self, in_dim: int, *, hidden_dim: int, out_dim: int) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(in_dim, hidden_dim, bias=False)  # the normalisation has one
+        self.norm = nn.BatchNorm1d(hidden_dim)
+        self.out = nn.Linear(hidden_dim, out_dim)
+
+    def forward(self, vectors: Tensor) -> Tensor:  # [batch, in_dim] -> [batch, out_dim]
+        return self.out(functional.relu(self.norm(self.hidden(vectors))))
+
+
+class EmbeddingModel(Model):
+    """A trunk f, its projector P, and for training a predictor q and a classifier.
+
+    In training mode it answers with all of them, as `Embedded`. In evaluation mode its answer is that of any model: the
+    logits, or without a classifier the embedding. `summarize` always gives the embedding, of length 1, as the one
+    summary token, so whatever reads a model's features (probes, retrieval) reads the embedding. At test time the
+    predictor is not used; `trimmed` leaves it out.
+    """
+
+    config: EmbeddingConfig
+    family = "embedding"
+
+    def __init__(self, trunk: Model, settings: EmbeddingSettings) -> None:
+        check_trunk(trunk)
+        super().__init__(
+            EmbeddingConfig(trunk_family=trunk.family, trunk_name=trunk.name, trunk=trunk.config, head=settings)
+        )
+        self.name, self.preprocessing = trunk.name, trunk.preprocessing
+        self.trunk = trunk
+        self.trunk_dim = summary_width(trunk)
+        self.dim = self.trunk_dim if settings.projector == "none" else settings.dim  # of the projection
+        self.projector = make_projector(self.trunk_dim, settings)
+        self.predictor: nn.Module | None = None
+        if settings.has_predictor:
+            self.predictor = Mlp(self.dim, hidden_dim=settings.hidden_dim, out_dim=self.dim)
+        self.head = Classifier(self.trunk_dim, num_classes=settings.num_classes)
+        self.to(next(trunk.parameters()).device)
+        self.init_heads()
+
+    @property
+    def embedding_dim(self) -> int:
+        """Length of an image's embedding."""
+        return self.trunk_dim if self.config.head.retrieve == "trunk" else self.dim
+
+    def init_weights(self) -> None:
+        self.trunk.init_weights()
+        self.init_heads()
+
+    def init_heads(self) -> None:
+        """The part of `init_weights` that is not the trunk's, for one that has its weights already."""
+        for part in (self.projector, self.predictor):
+            if part is not None:
+                initialize(part, std=None)
+        initialize(self.head)
+
+    def forward(self, images: Tensor) -> Any:
+        vectors = self.describe(images)
+        logits = self.head(vectors.unsqueeze(1)) if self.config.num_classes else None
+        if not self.training:
+            return self.embedding_of(vectors) if logits is None else logits
+        projection = self.projector(vectors)
+        prediction = None if self.predictor is None else self.predictor(projection)
+        return Embedded(vectors, projection, prediction, logits)
+
+    def describe(self, images: Tensor) -> Tensor:
+        """f(x): the trunk's summary tokens, side by side where there are several, [batch, dim of the trunk]."""
+        return self.trunk.summarize(images).flatten(1)
+
+    def project(self, images: Tensor) -> Tensor:
+        """g(x) = P(f(x)), not normalised, [batch, dim]."""
+        return self.projector(self.describe(images))
+
+    def embedding_of(self, vectors: Tensor) -> Tensor:
+        """The embeddings of length 1 for the trunk's features."""
+        wanted = vectors if self.config.head.retrieve == "trunk" else self.projector(vectors)
+        return functional.normalize(wanted.float(), dim=1)
+
+    def summarize(self, images: Tensor) -> Tensor:
+        return self.embedding_of(self.describe(images)).unsqueeze(1)
+
+    def features(self, images: Tensor, *, levels: Sequence[int] = ()) -> Features:
+        found = self.trunk.features(images, levels=levels)
+        return found._replace(summary=self.embedding_of(found.summary.flatten(1)).unsqueeze(1))
+
+    def trimmed(self) -> "EmbeddingModel":
+        """The model of test time, on the same weights: without the predictor (2.3.1)."""
+        smaller = EmbeddingModel(self.trunk, replace(self.config.head, has_predictor=False))
+        smaller.projector, smaller.head = self.projector, self.head
+        return smaller.train(self.training)
+
+
+def make_projector(width: int, settings: EmbeddingSettings) -> nn.Module:
+    """P, from the trunk's features to the projection."""
+    if settings.projector == "none":
+        return nn.Identity()
+    if settings.projector == "linear":
+        return nn.Linear(width, settings.dim)
+    return Mlp(width, hidden_dim=settings.hidden_dim, out_dim=settings.dim)
+
+
+def check_trunk(trunk: Model) -> None:
+    """Refuse a trunk whose own classifier would be in the way."""
+    if isinstance(trunk.head, PerClassClassifier):
+        raise ValueError(
+            "a trunk of embeddings has one summary token, not one a class: create it without per-class pooling"
+        )
+    if trunk.config.num_classes:
+        raise ValueError(
+            f"the trunk has a classifier of {trunk.config.num_classes} classes: create it with num_classes=0, "
+            "and set num_classes of the embedding if a classifier is wanted"
+        )
+
+
+def summary_width(trunk: Model) -> int:
+    """Numbers in the summary tokens of an image, found by looking at one that is empty."""
+    parameter = next(trunk.parameters())
+    was_training = trunk.training
+    trunk.eval()
+    try:
+        with torch.no_grad():
+            image = parameter.new_zeros(1, trunk.config.in_channels, *trunk.config.size)
+            return trunk.summarize(image).flatten(1).shape[1]
+    finally:
+        trunk.train(was_training)
