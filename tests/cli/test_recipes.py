@@ -85,7 +85,7 @@ def test_cp_does_not_overwrite(tmp_path: Path, capsys: pytest.CaptureFixture[str
     [
         (["deit"], "no recipe is named 'deit'; did you mean 'deit*'?"),
         (["deti_small*"], "unknown recipe 'deti_small': did you mean deit_small"),
-        (["show", "deit_smal"], "unknown recipe 'deit_smal': did you mean deit_small?"),
+        (["show", "deit_smal"], "unknown recipe 'deit_smal': did you mean deit_small"),
         (["show"], "write vitrail recipes [PATTERN] | show NAME|FILE | cp NAME|FILE NEW.yaml"),
         (["cp", "a2"], "write vitrail recipes [PATTERN] | show NAME|FILE | cp NAME|FILE NEW.yaml"),
         (["cp", "a2", "mine"], "the file of a recipe ends in .yaml: vitrail recipes cp a2 mine.yaml"),

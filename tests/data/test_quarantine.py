@@ -47,8 +47,9 @@ def test_more_than_the_allowed_share_stops_the_run() -> None:
     quarantine = Quarantine(QuarantineSettings(max_share=0.05))
     quarantine.account([problem(str(number)) for number in range(10)], num_readings=199)  # too early to tell
     quarantine.account([], num_readings=1)
-    with pytest.raises(ValueError, match=r"^11 of 201 readings of samples failed, more than the 5% allowed"):
+    with pytest.raises(ValueError, match=r"^11 of 201 readings of samples failed, more than the 5% allowed") as error:
         quarantine.account([problem("one more")], num_readings=1)
+    assert "data.max_broken=SHARE on the command line" in str(error.value)
 
 
 def test_the_end_of_an_epoch_judges_a_small_data_set() -> None:

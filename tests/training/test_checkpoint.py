@@ -144,6 +144,16 @@ def test_a_damaged_file_is_never_taken(tmp_path: Path, damage: str, caplog: pyte
         load_checkpoint(bad)
 
 
+def test_if_none_is_whole_nothing_is_begun_anew_unasked(tmp_path: Path) -> None:
+    assert Checkpoints(tmp_path / "checkpoints").newest() is None
+    checkpoints = Checkpoints(tmp_path / "checkpoints")
+    for step in (1, 2):
+        checkpoints.save(state_of(step), step=step).write_bytes(b"half")
+    with pytest.raises(ValueError, match=r"no checkpoint in .*checkpoints is whole, 2 damaged: restore one") as error:
+        checkpoints.newest()
+    assert "\n" not in str(error.value)
+
+
 def test_after_a_damaged_one_the_run_goes_on_from_what_it_saves(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path, keep_last=1)
     (tmp_path / "step_000000200.pt").write_bytes(b"half a checkpoint")

@@ -152,6 +152,21 @@ def test_an_error_of_one_process_alone_is_passed_on(
     assert run_programs(program, capfd) == (2, "vitrail: error: rank 1: no such device\n")
 
 
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_a_process_that_is_interrupted_alone_ends_the_job(
+    rank: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch, "_SAVING_SECONDS", 0.2)
+    said = f"vitrail: error: rank {rank} was interrupted, and not the others; run the same command to go on\n"
+    assert run_programs(f"if rank == {rank!r}: sys.exit(130)\ntime.sleep(60)", capfd) == (130, said)
+
+
+def test_processes_that_save_and_stop_because_one_was_told_to_have_stopped_well(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    assert run_programs("time.sleep(0.3 * (rank == '0')); sys.exit(130)", capfd) == (130, "")
+
+
 def test_an_error_that_all_processes_find_is_said_once(capfd: pytest.CaptureFixture[str]) -> None:
     program = "time.sleep(0.3 * (rank == '0')); print('vitrail: error: no data', file=sys.stderr); sys.exit(2)"
     assert run_programs(program, capfd) == (2, "vitrail: error: no data\n")

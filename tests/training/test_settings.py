@@ -29,6 +29,27 @@ def test_values_are_read_as_people_write_them() -> None:
     assert recipe.model.settings == {"layer_scale": 1e-4}
 
 
+@pytest.mark.parametrize(
+    "key", ["data", "data.val", "data.quarantine", "init", "teacher", "teacher.classes", "teacher.cache_folder", "out"]
+)
+@pytest.mark.parametrize("text", ["run #2", "123", "1e5", "[a]", "yes", "a: b", "2026-01-01", "'quoted'"])
+def test_paths_are_taken_as_they_are_written(key: str, text: str) -> None:
+    assert parse_assignments([f"{key}={text}"]) == {key: text}
+
+
+def test_a_path_that_looks_like_something_else_is_read_back(tmp_path: Path) -> None:
+    recipe = changed("data=1e5", "init=123", "stages=[{epochs: 1}, {epochs: 2}]")
+    recipe = change(recipe, parse_assignments(["stages.1.data.val=run #2"]))
+    assert (recipe.data.spec, recipe.model.init, recipe.stages[1]["data.val"]) == ("1e5", "123", "run #2")
+    (tmp_path / "my.yaml").write_text(write_yaml(recipe))
+    assert read_recipe(tmp_path / "my.yaml") == recipe
+
+
+def test_null_and_nothing_are_no_path() -> None:
+    assert changed("data=", "init=null").data.spec is None
+    assert changed("data=", "init=null").model.init is None
+
+
 def test_lr_follows_its_rule() -> None:
     assert changed("lr=5e-4", "optimizer.reference_batch=512", "batch_size=1024").lr == pytest.approx(1e-3)
     assert changed("lr=3e-3", "batch_size=64").lr == pytest.approx(3e-3)
@@ -48,6 +69,20 @@ def test_lr_follows_its_rule() -> None:
         ("stages=[{lrr: 3}]", "unknown key 'lrr', did you mean 'lr'?"),
         ("epochs", "'epochs' is no setting: write key=value, such as epochs=30"),
         ("lr=[1", "lr is not valid YAML"),
+        ("epochs=.inf", "epochs cannot be inf: input should be a finite number"),
+        ("epochs=inf", "epochs cannot be 'inf': input should be a finite number"),
+        ("evaluation.every=.nan", "evaluation.every cannot be nan: input should be a finite number"),
+        ("augmentation.scale=[0.1, .inf]", "augmentation.scale.1 cannot be inf: input should be a finite number"),
+        (
+            "stages=[{schedule.warmup_epochs: .inf}]",
+            "schedule.warmup_epochs cannot be inf: input should be a finite number",
+        ),
+        ("model.settings={dim: .nan}", "model.settings cannot be {'dim': nan}: numbers must be finite"),
+        ("epochs=true", "epochs cannot be True: true and false are no values of it"),
+        ("image_size=[true, 32]", "image_size cannot be [True, 32]: true and false are no values of it"),
+        ("run.threads=100000", "run.threads cannot be 100000: input should be less than or equal to 1024"),
+        ("stages=[{stages: [{epochs: 3}]}]", "stages.0 has stages of its own: list them one after the other"),
+        ("stages=[{epochs: 1}, {stages.0.epochs: 3}]", "stages.1 has stages of its own"),
     ],
 )
 def test_a_mistake_is_one_line_that_names_the_key(word: str, message: str) -> None:

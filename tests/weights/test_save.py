@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,24 @@ def test_the_same_model_comes_back(name: str, settings: dict[str, Any], tmp_path
         [name for name, parameter in part.named_parameters() if not parameter.requires_grad] for part in (loaded, model)
     )
     assert frozen == frozen_before
+
+
+def test_the_files_have_the_rights_that_the_umask_gives(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        save_model(small_model("deit_tiny"), tmp_path / "model")
+    finally:
+        os.umask(before)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "model").iterdir()}
+    assert modes == {"model.safetensors": 0o640, "config.json": 0o640}
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
+def test_a_file_that_cannot_be_written_is_named(tmp_path: Path, name: str) -> None:
+    (tmp_path / name / "in the way").mkdir(parents=True)
+    with pytest.raises(OSError, match=name) as error:
+        save_model(small_model("deit_tiny"), tmp_path)
+    assert error.value.filename == str(tmp_path / name)
 
 
 @pytest.mark.parametrize("pool", ["average", "attention"])

@@ -1,6 +1,9 @@
 """Train a model: a recipe, the data and a folder for the run; the same command again goes on where it stopped."""
 
 import argparse
+import contextlib
+import logging
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +14,7 @@ if TYPE_CHECKING:
 SUMMARY = "train a model with a recipe, or go on with a run"
 
 _INTERRUPTED = 130
+_LOGGER = logging.getLogger(__name__)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,7 +52,7 @@ def _read(arguments: argparse.Namespace) -> "tuple[Recipe, RunFolder]":
         words, name = [name, *words], None
     changes = parse_assignments(words)
     out = changes.pop("out", None)
-    if out is None:
+    if not out:
         raise ValueError("no folder given for the run: add out=FOLDER, such as out=runs/first")
     folder = RunFolder(Path(str(out)))
     if name is not None:
@@ -70,7 +74,7 @@ def _train(recipe: "Recipe", folder: "RunFolder") -> int:
     from vitrail.training.interruption import Interrupted
     from vitrail.training.loop import train
     from vitrail.training.progress import Progress
-    from vitrail.training.report import summarize
+    from vitrail.training.report import summarize, write_report
 
     if recipe.run.threads is not None:
         torch.set_num_threads(recipe.run.threads)
@@ -78,30 +82,47 @@ def _train(recipe: "Recipe", folder: "RunFolder") -> int:
         progress = Progress(is_shown=world.is_main)
         if not world.is_main:
             try:
-                train(recipe, folder, world=world, device=device, progress=progress)
+                with progress.showing_warnings():
+                    train(recipe, folder, world=world, device=device, progress=progress)
             except Interrupted:
                 return _INTERRUPTED
             return 0
-        recipe = folder.begin(recipe)
-        folder.log_to_file()
-        with folder.locked():
-            try:
-                train(recipe, folder, world=world, device=device, progress=progress)
-            except Interrupted:
-                progress.say(f"stopped and saved; to go on: vitrail train out={folder.path}")
-                return _INTERRUPTED
-            finally:
-                report = _report(folder) if folder.metrics_file.is_file() else ""
-        print(summarize(folder.path))
-        print(report)
+        with _telling_of_the_disk(folder), progress.showing_warnings(), folder.locked():
+            recipe, report = folder.begin(recipe), ""
+            with folder.logging_to_file():
+                try:
+                    train(recipe, folder, world=world, device=device, progress=progress)
+                except Interrupted:
+                    progress.say(f"stopped and saved; to go on: vitrail train out={folder.path}")
+                    return _INTERRUPTED
+                finally:
+                    if folder.metrics_file.is_file():
+                        report = _attempt("the report", lambda: f"report: {write_report(folder.path)}")
+                summary = _attempt("the summary", lambda: summarize(folder.path))
+        print("\n".join(filter(None, (summary, report))))
     return 0
 
 
-def _report(folder: "RunFolder") -> str:
-    """Write the report; a disk that is full must not hide why a run ended."""
-    from vitrail.training.report import write_report
-
+@contextlib.contextmanager
+def _telling_of_the_disk(folder: "RunFolder") -> Iterator[None]:
+    """One line for a file of the run that can't be written; other errors of the system are not the run folder's."""
     try:
-        return f"report: {write_report(folder.path)}"
+        yield
     except OSError as error:
-        return f"the report could not be written: {error.strerror}"
+        if error.filename is None or not Path(error.filename).absolute().is_relative_to(folder.path.absolute()):
+            raise
+        raise ValueError(
+            f"{error.filename} cannot be written or read ({error.strerror}); checkpoints are kept: make room or check "
+            "the permissions, then run the same command to go on"
+        ) from None
+
+
+def _attempt(what: str, action: Callable[[], str]) -> str:
+    """What the action says; if it fails, a line why, because that must not hide how the run itself ended."""
+    try:
+        return action()
+    except Exception as error:  # a bug too: the log has its traceback
+        why = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+        with contextlib.suppress(OSError):
+            _LOGGER.warning("%s could not be written: %s", what, " ".join(str(why).split()), exc_info=True)
+        return ""

@@ -67,11 +67,21 @@ class Checkpoints:
         return sorted(int(found[1]) for name in names if (found := _STEP_FILE.fullmatch(name)))
 
     def newest(self) -> Path | None:
-        """The newest checkpoint that is whole; damaged ones are passed over and named in the log."""
-        for step in reversed(self.steps()):
+        """The newest checkpoint that is whole; damaged ones are passed over and named in the log.
+
+        None where there are no checkpoints. If there are and none is whole, it is an error: to begin anew unasked would
+        throw away what may yet be restored.
+        """
+        steps = self.steps()
+        for step in reversed(steps):
             if is_whole(self._path(step)):
                 return self._path(step)
             _log.warning("%s is damaged and passed over", self._path(step))
+        if steps:
+            raise ValueError(
+                f"no checkpoint in {self.folder} is whole, {len(steps)} damaged: restore one from a copy, delete that "
+                "folder to train from the start again, or begin a new run with another out="
+            )
         return None
 
     def best(self) -> Path | None:
@@ -178,6 +188,10 @@ def _taking_place_of(path: Path) -> Iterator[Path]:
         yield temporary
         temporary.replace(path)
         _sync_folder(path.parent)
+    except OSError as error:
+        if error.errno is not None and (error.filename is None or Path(error.filename) == temporary):
+            error.filename = str(path)  # what a person knows it by
+        raise
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)

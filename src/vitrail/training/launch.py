@@ -20,6 +20,7 @@ LOST_OTHERS = 75  # of a process that ends because another one did
 _INTERRUPTED = 130
 _SIGNAL_BASE = 128  # what shells add to the signal that ended a process
 _GRACE_SECONDS = 10.0  # for the main process to end by itself when another has
+_SAVING_SECONDS = 120.0  # for all to save and end when one of them was told to stop
 _POLL_SECONDS = 0.05
 _LAUNCHER = "VITRAIL_LAUNCHER"  # the variable that holds its process's number
 _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of Linux's prctl
@@ -134,6 +135,8 @@ class _Process:
     def describe(self) -> str:
         """How it ended, and why if it has said so."""
         code = self.code or 0
+        if code == _INTERRUPTED:
+            return f"rank {self.rank} was interrupted, and not the others"
         if code < 0:
             return f"rank {self.rank} was ended by {signal.Signals(-code).name}"
         words = self.last_line if code in (USER_ERROR, LOST_OTHERS) else ""
@@ -207,19 +210,22 @@ class _Job:
                 return _INTERRUPTED
             if self._failed():
                 self._let_others_end()
-                return self._blame()
+                break
             time.sleep(_POLL_SECONDS)
-        if self._failed():
+        if self._failed() and not self._stopped_together():
             return self._blame()
-        return _INTERRUPTED if any(map(self._was_stopped, self.processes)) else 0
+        return _INTERRUPTED if any(process.code != 0 for process in self.processes) else 0
 
     def _running(self) -> list[_Process]:
         return [process for process in self.processes if process.code is None]
 
     def _was_stopped(self, process: _Process) -> bool:
         """Whether it ended because it was asked to; one that had not come far enough to save ends by the signal."""
-        by_signal = (-signal.SIGINT, -signal.SIGTERM, LOST_OTHERS) if self.num_signals else ()
-        return process.code in (_INTERRUPTED, *by_signal)
+        return self.num_signals > 0 and process.code in (_INTERRUPTED, -signal.SIGINT, -signal.SIGTERM, LOST_OTHERS)
+
+    def _stopped_together(self) -> bool:
+        """Whether all have saved and stopped: they do when one of them, here or on another machine, was told to."""
+        return all(process.code == _INTERRUPTED for process in self.processes)
 
     def _failed(self) -> list[_Process]:
         """Those that failed, the ones first that are not a consequence of others."""
@@ -227,11 +233,18 @@ class _Job:
         return sorted(failed, key=lambda process: process.code == LOST_OTHERS)
 
     def _let_others_end(self) -> None:
-        """Give the main process time to say the same error itself, or any process to show what the cause was."""
-        deadline = time.monotonic() + _GRACE_SECONDS
-        while self._running() and time.monotonic() < deadline:
-            is_cause_known = any(process.code != LOST_OTHERS for process in self._failed())
-            if is_cause_known and (self.main is None or self.main.code is not None):
+        """Give the main process time to say the same error itself, or any process to show what the cause was.
+
+        Where one was told to stop, all save first, which takes longer.
+        """
+        began = time.monotonic()
+        while self._running() and self.num_signals < 2:
+            failed = self._failed()
+            may_be_saving = all(process.code == _INTERRUPTED for process in failed)
+            if time.monotonic() - began > (_SAVING_SECONDS if may_be_saving else _GRACE_SECONDS):
+                return
+            is_cause_known = any(process.code != LOST_OTHERS for process in failed)
+            if is_cause_known and not may_be_saving and (self.main is None or self.main.code is not None):
                 return
             time.sleep(_POLL_SECONDS)
 

@@ -1,5 +1,6 @@
 """The answers of the last evaluation, kept for the report."""
 
+import io
 from pathlib import Path
 
 import numpy as np
@@ -7,6 +8,7 @@ import torch
 from torch import Tensor
 
 from vitrail.data.contract import Batch
+from vitrail.training.checkpoint import write_whole
 
 
 def answers(logits: Tensor, batch: Batch) -> np.ndarray:
@@ -25,6 +27,6 @@ def write_predictions(path: Path, columns: np.ndarray) -> None:
     arrays = {name: column[order] for name, column in zip(names, columns, strict=True)}
     for name in names[:3]:
         arrays[name] = arrays[name].astype(np.int64)
-    temporary = path.with_suffix(".partial.npz")
-    np.savez_compressed(temporary, **arrays)
-    temporary.replace(path)
+    content = io.BytesIO()
+    np.savez_compressed(content, **arrays)
+    write_whole(path, lambda file: file.write(content.getbuffer()))

@@ -113,8 +113,32 @@ class Progress:
         top5 = f"  top-5 {record['top5']:.2f} %" if "top5" in record else ""
         self.say(f"epoch {record['epoch']:.4g}: top-1 {record['top1']:.2f} %{top5}{coarse}{precision}")
 
+    @contextlib.contextmanager
+    def showing_warnings(self) -> Iterator[None]:
+        """Show the package's warnings inside the block, above the bar; of several processes only the main one's."""
+        handler = _Warnings(self.console) if self.is_shown else logging.NullHandler()
+        logger = logging.getLogger("vitrail")
+        logger.addHandler(handler)
+        try:
+            yield
+        finally:
+            logger.removeHandler(handler)
+
     def say(self, text: str) -> None:
         """A line that stays, in the log as well."""
         _LOGGER.info(text)
         if self.is_shown:
             self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+class _Warnings(logging.Handler):
+    """Warnings as lines of a console; a traceback is for the log."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(level=logging.WARNING)
+        self.console = console
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Show one."""
+        line = f"{record.levelname.lower()}: {record.getMessage()}"
+        self.console.print(line, highlight=False, markup=False, soft_wrap=True)

@@ -5,6 +5,7 @@ import fcntl
 import json
 import logging
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,9 @@ from vitrail.training.recipe import Recipe
 from vitrail.training.settings import read_recipe, write_yaml
 
 # Settings that may change when a run goes on: they decide how it is computed, not what.
-_CHANGEABLE = ("run.", "data.workers", "data.spec", "data.val", "data.max_broken", "evaluation.batch_size", "name")
+_CHANGEABLE = ("data.workers", "data.spec", "data.val", "data.max_broken", "evaluation.batch_size", "name")
+_CHANGEABLE_GROUPS = ("run.",)
+_LOCK_FILE = ".lock"
 
 
 class RunFolder:
@@ -42,15 +45,21 @@ class RunFolder:
         """Whether there is a checkpoint to go on from."""
         return self.checkpoints.is_dir() and any(self.checkpoints.iterdir())
 
+    def make(self) -> None:
+        """Make the folder, unless there is a run in it; one of other files is refused."""
+        if self.is_begun:
+            return
+        if self.path.is_dir() and not all(map(_is_passing, self.path.iterdir())):
+            raise ValueError(f"{self.path} has other files in it and no run: give another folder as out=")
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ValueError(f"cannot make the run folder {self.path}: {error.strerror}") from None
+
     def begin(self, recipe: Recipe) -> Recipe:
         """Write the recipe of a new run, or check that it is the one of the run that is to go on."""
+        self.make()
         if not self.is_begun:
-            if self.path.is_dir() and any(self.path.iterdir()):
-                raise ValueError(f"{self.path} has other files in it and no run: give another folder as out=")
-            try:
-                self.path.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise ValueError(f"cannot make the run folder {self.path}: {error.strerror}") from None
             self.write_text(self.recipe_file, write_yaml(recipe))
             return recipe
         changed = _differences(read_recipe(self.recipe_file), recipe)
@@ -67,8 +76,9 @@ class RunFolder:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """The folder for this process alone; the lock goes with the process, however it ends."""
-        with (self.path / ".lock").open("w") as file:
+        """The folder for this process alone, made if need be; the lock goes with the process, however it ends."""
+        self.make()
+        with (self.path / _LOCK_FILE).open("a") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
@@ -85,21 +95,33 @@ class RunFolder:
 
     def read_json(self, path: Path) -> dict[str, Any]:
         """What a small file holds; nothing if it is not there."""
-        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        if not path.is_file():
+            return {}
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ValueError(f"{path} is damaged ({error}): restore it, or delete it to have it made anew") from None
+        if not isinstance(content, dict):
+            raise ValueError(f"{path} is damaged (no keys and values): restore it, or delete it to have it made anew")
+        return content
 
     def append_metrics(self, record: Mapping[str, Any]) -> None:
         """One line, which a kill leaves whole or not at all but for the last."""
-        with self.metrics_file.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
+        try:
+            with self.metrics_file.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(record) + "\n")
+        except OSError as error:
+            error.filename = str(self.metrics_file)  # a full disk does not say of which file
+            raise
 
     def read_metrics(self) -> list[dict[str, Any]]:
-        """All whole lines."""
+        """All whole lines; what says of no step that it was measured there is passed over."""
         records = []
         if self.metrics_file.is_file():
-            for line in self.metrics_file.read_text(encoding="utf-8").splitlines():
+            for line in self.metrics_file.read_text(encoding="utf-8", errors="replace").splitlines():
                 with contextlib.suppress(json.JSONDecodeError):
                     records.append(json.loads(line))
-        return records
+        return [record for record in records if _has_place(record)]
 
     def forget_metrics(self, *, stage: int, step: int) -> None:
         """Drop what was measured after the checkpoint that the run goes on from: it will be measured again."""
@@ -108,14 +130,34 @@ class RunFolder:
         if self.metrics_file.is_file():
             self.write_text(self.metrics_file, "".join(json.dumps(record) + "\n" for record in kept))
 
-    def log_to_file(self) -> logging.Handler:
-        """Send the package's log messages to log.txt too."""
-        handler = logging.FileHandler(self.log_file, encoding="utf-8")
+    @contextlib.contextmanager
+    def logging_to_file(self) -> Iterator[None]:
+        """Send the package's log messages to log.txt too, inside the block."""
+        handler = _LogFile(self.log_file, encoding="utf-8")
         handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", datefmt="%Y-%m-%d %H:%M:%S"))
-        logger = logging.getLogger("vitrail")
+        logger, level = logging.getLogger("vitrail"), logging.getLogger("vitrail").level
         logger.addHandler(handler)
         logger.setLevel(min(logger.getEffectiveLevel(), logging.INFO))
-        return handler
+        try:
+            yield
+        finally:
+            logger.removeHandler(handler)
+            logger.setLevel(level)
+            with contextlib.suppress(OSError):  # it was told when the message was written
+                handler.close()
+
+
+class _LogFile(logging.FileHandler):
+    """A log whose disk is full is an error like any other, where logging would print a traceback and go on."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 logging's name
+        """Called in the block that has caught the error."""
+        error = sys.exc_info()[1]
+        if not isinstance(error, OSError):
+            super().handleError(record)
+            return
+        error.filename = self.baseFilename
+        raise error
 
 
 def find_run(path: str | os.PathLike[str]) -> RunFolder:
@@ -128,8 +170,22 @@ def find_run(path: str | os.PathLike[str]) -> RunFolder:
 
 def _differences(old: Recipe, new: Recipe) -> list[str]:
     before, after = dict(_flat(old.model_dump())), dict(_flat(new.model_dump()))
-    keys = [key for key in before | after if before.get(key) != after.get(key) and not key.startswith(_CHANGEABLE)]
+    keys = [key for key in before | after if before.get(key) != after.get(key) and not _is_changeable(key)]
     return [f"{key} was {before.get(key)!r}, now {after.get(key)!r}" for key in keys]
+
+
+def _is_changeable(key: str) -> bool:
+    return key in _CHANGEABLE or key.startswith(_CHANGEABLE_GROUPS)
+
+
+def _is_passing(path: Path) -> bool:
+    """Whether a file may be there before there is a run: the lock, or what a killed process left half-written."""
+    return path.name == _LOCK_FILE or (path.name.startswith(".") and path.name.endswith(".partial"))
+
+
+def _has_place(record: object) -> bool:
+    """Whether a line of metrics says where it belongs."""
+    return isinstance(record, dict) and all(type(record.get(key)) is int for key in ("stage", "step"))
 
 
 def _flat(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

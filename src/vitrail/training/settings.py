@@ -12,7 +12,22 @@ from pydantic import ValidationError
 from vitrail.training.recipe import SHORT_KEYS, Recipe, Section
 
 _COMMENT_COLUMN = 34
-_SCIENTIFIC = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
+_SCIENTIFIC = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$")
+# On a command line these are taken as they are: a path may have any sign in it, or look like a number.
+_PATHS = ("data.spec", "data.val", "data.quarantine", "model.init", "teacher.model", "teacher.classes")
+_TEXT_KEYS = frozenset((*_PATHS, "teacher.cache_folder", "out"))
+
+
+class _Loader(yaml.SafeLoader):
+    """Reads 5e-4 as a number, as people mean it, though YAML 1.1 takes it for text."""
+
+
+class _Dumper(yaml.SafeDumper):
+    """Puts text that looks like such a number into quotes."""
+
+
+for _kind in (_Loader, _Dumper):
+    _kind.add_implicit_resolver("tag:yaml.org,2002:float", _SCIENTIFIC, list("-+.0123456789"))
 
 
 def read_recipe(path: Path) -> Recipe:
@@ -83,20 +98,30 @@ def _stages_that_set(recipe: Recipe, key: str) -> list[int]:
 
 
 def parse_assignments(words: Sequence[str]) -> dict[str, Any]:
-    """`key=value` words of a command line; values are read as YAML."""
+    """`key=value` words of a command line; values are read as YAML, but for paths and the like, which are text."""
     changes = {}
     for word in words:
         key, sign, text = word.partition("=")
         if not sign or not key:
             raise ValueError(f"{word!r} is no setting: write key=value, such as epochs=30")
-        changes[key] = parse(text, label=key)
+        changes[key] = _parse_text(key, text) if _is_text(key) else parse(text, label=key)
     return changes
 
 
+def _is_text(key: str) -> bool:
+    key = re.sub(r"^stages\.\d+\.", "", key)
+    return SHORT_KEYS.get(key, key) in _TEXT_KEYS
+
+
+def _parse_text(key: str, text: str) -> str | None:
+    """The text itself; nothing, or null for what may be left out, is none."""
+    return None if text == "" or (text == "null" and key != "out") else text
+
+
 def parse(text: str, *, label: str) -> Any:
-    """YAML, without code; 5e-4 is a number, as people mean it, though YAML 1.1 takes it for text."""
+    """YAML, without code."""
     try:
-        return _with_numbers(yaml.safe_load(text))
+        return yaml.load(text, Loader=_Loader)
     except yaml.YAMLError as error:
         problem = getattr(error, "problem", None) or "it cannot be read"
         mark = getattr(error, "problem_mark", None)
@@ -108,6 +133,8 @@ def stage_of(recipe: Recipe, number: int) -> Recipe:
     """One stage as a recipe of its own."""
     if not recipe.stages:
         return recipe
+    if any(key.partition(".")[0] == "stages" for key in recipe.stages[number]):
+        raise ValueError(f"stages.{number} has stages of its own: list them one after the other in stages")
     return change(recipe.model_copy(update={"stages": ()}), recipe.stages[number])
 
 
@@ -125,7 +152,7 @@ def _lines(section: Section, *, depth: int) -> Iterator[str]:
             yield f"{indent}{name}:  # {(type(value).__doc__ or '').rstrip('.')}"
             yield from _lines(value, depth=depth + 1)
         else:
-            text = yaml.safe_dump(_plain(value), default_flow_style=True, width=10**6, sort_keys=False)
+            text = yaml.dump(_plain(value), Dumper=_Dumper, default_flow_style=True, width=10**6, sort_keys=False)
             entry = f"{indent}{name}: {text.removesuffix('...' + chr(10)).strip()}"
             yield f"{entry.ljust(_COMMENT_COLUMN)}  # {field.description}"
 
@@ -135,16 +162,6 @@ def _plain(value: Any) -> Any:
         return [_plain(item) for item in value]
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
-    return value
-
-
-def _with_numbers(value: Any) -> Any:
-    if isinstance(value, str) and _SCIENTIFIC.fullmatch(value):
-        return float(value)
-    if isinstance(value, list):
-        return [_with_numbers(item) for item in value]
-    if isinstance(value, dict):
-        return {key: _with_numbers(item) for key, item in value.items()}
     return value
 
 

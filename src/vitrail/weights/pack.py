@@ -15,7 +15,6 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from vitrail import __version__
@@ -23,7 +22,7 @@ from vitrail.models.contract import Model
 from vitrail.weights.files import Source, read_file, read_weights
 from vitrail.weights.load import dialect_of, head_prefixes
 from vitrail.weights.resize import grid_of, is_tied_to_grid
-from vitrail.weights.save import VERSION_KEY, build, check_description, check_saveable, describe
+from vitrail.weights.save import VERSION_KEY, build, check_description, check_saveable, describe, write_tensors
 from vitrail.weights.translate import translate_to_ours
 
 TENSORS_FILE, PACK_FILE = "pack.safetensors", "pack.json"
@@ -85,7 +84,7 @@ def write_pack(
     )
     stored = {name: value.cpu().contiguous().clone() for name, value in state.items() if name not in shared}
     with replacing_folder(folder) as temporary:
-        save_file(stored, temporary / TENSORS_FILE, metadata={"format": "pt", VERSION_KEY: __version__})
+        write_tensors(stored, temporary / TENSORS_FILE, metadata={"format": "pt", VERSION_KEY: __version__})
         for name, content in {PACK_FILE: as_json(pack), **(documents or {})}.items():
             (temporary / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     return pack

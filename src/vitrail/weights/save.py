@@ -122,7 +122,7 @@ def replacing(path: Path) -> Iterator[Path]:
         yield temporary
         temporary.replace(path)
     except OSError as error:
-        if error.filename is None or Path(error.filename) == temporary:
+        if error.errno is not None and (error.filename is None or Path(error.filename) == temporary):
             error.filename = str(path)  # what a person knows it by
         raise
     finally:

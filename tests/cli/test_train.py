@@ -1,0 +1,161 @@
+"""`vitrail train` when something goes wrong: one line on stderr, exit code 2, and a run folder that stays good."""
+
+import logging
+import shutil
+from pathlib import Path
+
+import pytest
+from tiny_runs import run_in, tiny_recipe
+
+from vitrail.cli import main
+from vitrail.training import loop, report
+from vitrail.training.run_folder import RunFolder
+from vitrail.training.settings import write_yaml
+
+WORDS = ("steps=1", "augmentation.repeats=1")
+
+
+@pytest.fixture
+def recipe_file(tmp_path: Path) -> Path:
+    path = tmp_path / "tiny.yaml"
+    path.write_text(write_yaml(tiny_recipe(*WORDS)))
+    return path
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return run_in(tmp_path_factory.mktemp("runs") / "run", *WORDS).path
+
+
+def contents(folder: Path) -> dict[str, tuple[bytes, int]]:
+    return {
+        str(path.relative_to(folder)): (path.read_bytes(), path.stat().st_mtime_ns)
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def train(*words: object, capsys: pytest.CaptureFixture[str]) -> tuple[int, list[str]]:
+    """The exit code and the lines on stderr."""
+    code = main(["train", *map(str, words)])
+    return code, capsys.readouterr().err.splitlines()
+
+
+def test_a_second_train_on_a_live_run_changes_no_file(
+    tmp_path: Path, recipe_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = RunFolder(tmp_path / "run")
+    with folder.locked():
+        # As a run leaves it before its first checkpoint, when another recipe may still be begun in the folder.
+        folder.begin(tiny_recipe(*WORDS))
+        folder.append_metrics({"kind": "train", "stage": 0, "step": 1})
+        before = contents(folder.path)
+        code, lines = train(recipe_file, f"out={folder.path}", "lr=0.5", capsys=capsys)
+        assert contents(folder.path) == before
+    assert (code, lines) == (
+        2,
+        [f"vitrail: error: {folder.path} is in use by another process: a run of it is going on"],
+    )
+
+
+def test_a_folder_of_other_files_is_left_as_it_is(
+    tmp_path: Path, recipe_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "holiday.jpg").write_bytes(b"")
+    code, lines = train(recipe_file, f"out={tmp_path / 'photos'}", capsys=capsys)
+    assert code == 2
+    assert "has other files in it and no run" in lines[-1]
+    assert list(contents(tmp_path / "photos")) == ["holiday.jpg"]
+
+
+def test_a_folder_name_is_taken_as_it_is_written(
+    tmp_path: Path, recipe_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _ = train(recipe_file, f"out={tmp_path / 'run #2'}", capsys=capsys)
+    assert code == 0
+    assert (tmp_path / "run #2" / "model").is_dir()
+    assert not (tmp_path / "run").exists()
+
+
+def test_warnings_are_shown_once_and_logged(
+    tmp_path: Path, recipe_file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def warn(*_: object, **__: object) -> None:
+        logging.getLogger("vitrail.training").warning("the moon is [full]")
+        logging.getLogger("vitrail.training").info("as usual")
+
+    monkeypatch.setattr(loop, "train", warn)
+    _, lines = train(recipe_file, f"out={tmp_path / 'run'}", capsys=capsys)
+    assert lines == ["warning: the moon is [full]"]
+    log = (tmp_path / "run" / "log.txt").read_text()
+    assert log.count("the moon is [full]") == log.count("as usual") == 1
+
+
+def test_a_process_that_is_not_the_main_one_shows_no_warnings(capsys: pytest.CaptureFixture[str]) -> None:
+    from vitrail.training.progress import Progress
+
+    with Progress(is_shown=False).showing_warnings():
+        logging.getLogger("vitrail.training").warning("the moon is full")
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("error", [KeyError("no such class"), OSError(28, "No space left on device")])
+def test_a_report_that_fails_neither_ends_a_finished_run_nor_hides_an_error(
+    tmp_path: Path,
+    recipe_file: Path,
+    finished: Path,
+    error: Exception,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    run = shutil.copytree(finished, tmp_path / "run")
+    monkeypatch.setattr(report, "write_report", fail)
+    assert main(["train", str(recipe_file), f"out={run}"]) == 0
+    said = capsys.readouterr()
+    assert "Finished: " in said.out
+    assert said.err.splitlines()[-1].startswith("warning: the report could not be written: ")
+    assert "Traceback" not in said.err
+
+    def fall(*_: object, **__: object) -> None:
+        raise ValueError("the sky has fallen")
+
+    monkeypatch.setattr(loop, "train", fall)
+    code, lines = train(recipe_file, f"out={run}", capsys=capsys)
+    assert code == 2
+    assert lines[-1] == "vitrail: error: the sky has fallen"
+
+
+@pytest.mark.parametrize(
+    "name", [".lock", "log.txt", "metrics.jsonl", "predictions.npz", "plan.json", "model/model.safetensors"]
+)
+def test_a_file_that_cannot_be_written_is_one_line(
+    tmp_path: Path, recipe_file: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = RunFolder(tmp_path / "run")
+    folder.begin(tiny_recipe(*WORDS))
+    (folder.path / name / "in the way").mkdir(parents=True)
+    code, lines = train(recipe_file, f"out={folder.path}", capsys=capsys)
+    assert code == 2
+    assert lines[-1].startswith(f"vitrail: error: {folder.path / name} cannot be written or read (")
+    assert lines[-1].endswith("make room or check the permissions, then run the same command to go on")
+    assert "Traceback" not in "".join(lines)
+
+
+@pytest.mark.parametrize("name", ["log.txt", "metrics.jsonl"])
+def test_a_disk_that_is_full_is_one_line(
+    tmp_path: Path, recipe_file: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if not Path("/dev/full").is_char_device():
+        pytest.skip("there is no device that is always full")
+    folder = RunFolder(tmp_path / "run")
+    folder.begin(tiny_recipe(*WORDS))
+    (folder.path / name).symlink_to("/dev/full")
+    code, lines = train(recipe_file, f"out={folder.path}", capsys=capsys)
+    file = folder.path / name
+    assert code == 2
+    assert lines[-1].startswith(f"vitrail: error: {file} cannot be written or read (No space left on device)")
+    assert "Traceback" not in "".join(lines)
