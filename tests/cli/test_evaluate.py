@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
+from shrunk import randomize
 from tiny_runs import run_in
 
 import vitrail
@@ -34,6 +36,27 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
             path.parent.mkdir(parents=True, exist_ok=True)
             Image.fromarray(np.asarray(data.read(index))).save(path)
     return root
+
+
+def save_student(folder: Path, name: str, *, seed: int, order: list[int] | None = None, **settings: Any) -> Path:
+    """A model of random weights with the classes of the shapes, in their order or another."""
+    sizes = {"image_size": 16, "patch_size": 4, "dim": 32, "depth": 2, "num_classes": 24}
+    model = randomize(vitrail.create_model(name, **sizes, **settings), seed=seed)
+    classes = open_dataset(SHAPES, "val").level().classes
+    if order is not None:
+        for part in model.head.modules():
+            if isinstance(part, torch.nn.Linear):
+                part.weight.data, part.bias.data = part.weight.data[order], part.bias.data[order]
+        classes = tuple(classes[place] for place in order)
+    vitrail.save_model(model, folder)
+    (folder / "classes.json").write_text(json.dumps({"classes": classes, "coarse": None}))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def student(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("students") / "student"
+    return save_student(folder, "deit_tiny_distilled", seed=1, num_heads=2)
 
 
 def evaluate(capsys: pytest.CaptureFixture[str], *words: object) -> dict[str, Any]:
@@ -146,3 +169,96 @@ def test_mistakes_are_one_line(
 
 def test_no_such_run_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "no such run or model" in complaint(capsys, tmp_path / "nothing")
+
+
+def test_the_heads_of_a_distilled_model_are_measured_one_by_one(
+    student: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = open_dataset(SHAPES, "val")
+    model: Any = vitrail.load_model(student)
+    pixels = torch.stack([torch.from_numpy(np.asarray(data.read(index)).copy()) for index in range(len(data))])
+    mean, std = (torch.tensor(values)[:, None, None] for values in (model.preprocessing.mean, model.preprocessing.std))
+    report = evaluate(capsys, student, f"data={SHAPES}", "precision=fp32", "crop_ratio=1.0")
+    with torch.no_grad():
+        summary = model.summarize((pixels.permute(0, 3, 1, 2) / 255 - mean) / std)
+        of_class, of_teacher = model.head.both(summary)
+    labels = torch.from_numpy(data.level().labels)
+    answers = {
+        "class": of_class,
+        "distillation": of_teacher,
+        "joint": of_class.softmax(dim=1) + of_teacher.softmax(dim=1),
+    }
+    assert list(report["heads"]) == list(answers)
+    for name, answer in answers.items():
+        right = (answer.argmax(dim=1) == labels).double().mean().item()
+        assert report["heads"][name]["top1"] == pytest.approx(100 * right)
+    own = ((of_class + of_teacher).argmax(dim=1) == labels).double().mean().item()
+    assert report["top1"] == pytest.approx(100 * own)
+    assert main(["evaluate", str(student), f"data={SHAPES}"]) == 0
+    assert "top-1 of the heads" in capsys.readouterr().out
+
+
+def test_models_of_one_head_have_no_heads_to_tell(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "heads" not in evaluate(capsys, run.path)
+
+
+def test_tokens_are_compared_layer_by_layer(
+    student: Path, run: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain = evaluate(capsys, student, f"data={SHAPES}")
+    report = evaluate(capsys, student, f"data={SHAPES}", "--tokens")
+    assert [row["after"] for row in report["tokens"]] == ["learned", "block 1", "block 2", "norm"]
+    assert all(-1 <= row["cosine"] <= 1 for row in report["tokens"])
+    assert report["negative_log_likelihood"] == plain["negative_log_likelihood"]
+    assert main(["evaluate", str(student), "--tokens", f"data={SHAPES}"]) == 0
+    assert "cosine of class and distillation token" in capsys.readouterr().out
+    assert "has no class token and distillation token" in complaint(capsys, run.path, "--tokens")
+    pooled = save_student(tmp_path / "pooled", "resmlp_s12", seed=1, distilled=True)
+    assert "has no class token" in complaint(capsys, pooled, "--tokens", f"data={SHAPES}")
+
+
+def test_models_are_compared_with_each_other_and_with_the_labels(
+    run: RunFolder, student: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = evaluate(capsys, run.path, "precision=fp32")
+    heads = evaluate(capsys, student, f"data={SHAPES}", "precision=fp32")["heads"]
+    report = evaluate(capsys, "--compare", run.path, student, f"data={SHAPES}", "precision=fp32")
+    names = [row["name"] for row in report["rows"]]
+    assert names == ["groundtruth", "first", "student class", "student distillation", "student joint"]
+    matrix = np.array(report["disagreement"])
+    assert np.array_equal(matrix, matrix.T)
+    assert not matrix.diagonal().any()
+    errors = [own["top1"], *(heads[head]["top1"] for head in ("class", "distillation", "joint"))]
+    assert matrix[0, 1:] == pytest.approx([1 - top1 / 100 for top1 in errors])
+    assert (report["count"], report["num_left_out"]) == (24, 0)
+    words = ["evaluate", str(run.path), str(student), "--compare", "precision=fp32"]  # on the first one's own data
+    assert main(words) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2].split() == ["1", "2", "3", "4", "5"]
+    assert lines[4].split()[:3] == ["2", "first", f"{matrix[1, 0]:.3f}"]
+
+
+def test_compared_classes_are_matched_by_name(
+    student: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    order = torch.randperm(24, generator=torch.Generator().manual_seed(3)).tolist()
+    turned = save_student(tmp_path / "turned", "deit_tiny_distilled", seed=1, order=order, num_heads=2)
+    report = evaluate(capsys, "--compare", student, turned, f"data={SHAPES}", "precision=fp32")
+    matrix = np.array(report["disagreement"])
+    assert not matrix[1:4, 4:].diagonal().any()
+    assert np.array_equal(matrix[0, 1:4], matrix[0, 4:])
+    assert matrix[0, 1:].all()
+
+
+def test_comparing_needs_models_that_can_be_compared(
+    run: RunFolder, student: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "--compare takes at least two runs or models" in complaint(capsys, "--compare", run.path)
+    assert "required" in complaint(capsys, "--compare")
+    assert "which model?" in complaint(capsys, f"data={SHAPES}")
+    assert "compared with --compare" in complaint(capsys, run.path, student)
+    assert "no such run or model" in complaint(capsys, "--compare", run.path, tmp_path / "nothing")
+    assert "--sizes is for one model" in complaint(capsys, "--compare", run.path, student, "--sizes", "16")
+    other = tmp_path / "other"
+    vitrail.save_model(vitrail.create_model("deit_tiny", image_size=16, patch_size=4, dim=32, num_heads=2), other)
+    assert f"{other}: shapes has 24 classes and the model 1000" in complaint(capsys, "--compare", run.path, other)

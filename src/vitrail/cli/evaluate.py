@@ -2,43 +2,50 @@
 
 import argparse
 import contextlib
-import dataclasses
-import difflib
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from vitrail.cli import compare
+from vitrail.cli.passes import KEYS, Passes, folded, load_seeing, open_data, split_words
+
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from vitrail.data.contract import Dataset
     from vitrail.data.quarantine import Problem
     from vitrail.evaluation.classify import ClassificationMeter
-    from vitrail.training.recipe import Recipe
     from vitrail.training.trained import Trained
 
 SUMMARY = "measure a trained model on data"
 
-_KEYS = ("data", "split", "level", "image_size", "crop_ratio", "batch_size", "workers", "precision", "device")
 _LABELS = {
     "top1": "top-1",
     "top5": "top-5",
     "coarse_top1": "coarse top-1",
+    "mean_average_precision": "mean average precision",
     "class_mean_top1": "mean of classes",
     "calibration_error": "calibration error",
 }
-_BATCH_SIZE = 64
 _NUM_SHOWN = 5  # classes and confusions; --json has them all
 _NUM_NAMED = 10  # images that could not be read
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what `vitrail evaluate` takes."""
-    parser.add_argument("model", metavar="RUN|MODEL", help="a run's folder, a saved model's, or hf://OWNER/NAME")
+    parser.add_argument(
+        "model",
+        metavar="RUN|MODEL",
+        help="a folder of a run, a model or a pack, or hf://OWNER/NAME; several of them with --compare",
+    )
     parser.add_argument(
         "settings",
         nargs="*",
         metavar="key=value",
-        help=f"any of {', '.join(_KEYS)}; without data=SPEC it is measured on the run's own val",
+        help=f"any of {', '.join(KEYS)}; without data=SPEC it is measured on the run's own val",
     )
+    parser.add_argument("--compare", action="store_true", help="how often several models disagree, and with the labels")
+    parser.add_argument("--tokens", action="store_true", help="how alike class and distillation token are, by layer")
     parser.add_argument("--sizes", metavar="160,224,288", help="image sizes to compare")
     parser.add_argument("--crop-ratios", metavar="0.875,1.0", help="crop ratios to compare")
     parser.add_argument("--json", action="store_true", help="print everything as JSON: all classes, all confusions")
@@ -46,22 +53,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure, then print."""
-    settings = _read_settings(arguments.settings)
+    sources, settings = split_words([arguments.model, *arguments.settings])
+    if arguments.compare:
+        for option in ("tokens", "sizes", "crop_ratios"):
+            if getattr(arguments, option):
+                raise ValueError(f"--{option.replace('_', '-')} is for one model: leave it or --compare out")
+        return compare.run(sources, settings, as_json=arguments.json)
+    source = _only(sources)
     sizes = _numbers(arguments.sizes, "--sizes", int)
     ratios = _numbers(arguments.crop_ratios, "--crop-ratios", float)
-
-    from vitrail.training.trained import load_trained
-
-    trained = load_trained(arguments.model).seeing(
-        image_size=_image_size(settings.get("image_size")), crop_ratio=_crop_ratio(settings.get("crop_ratio"))
-    )
-    data, level = _open_data(arguments.model, settings, trained)
+    trained = load_seeing(source, settings)
+    data, level = open_data(source, settings, trained)
     measure = _Measure(data, level, trained, settings)
-    main = measure(trained)
+    main = measure(trained, with_tokens=arguments.tokens)
     report = measure.describe(trained) | main.figures | {"num_left_out": len(main.unread)}
     for problem in main.unread[:_NUM_NAMED]:
         print(f"left out: {problem.path} {problem.detail}", file=sys.stderr)
-    details = _describe_classes(main.meter, trained.classes or data.level(level).classes)
+    details = main.extras | _describe_classes(main.meter, trained.classes or data.level(level).classes)
     sweep = []
     for size in sizes or ([None] if ratios else []):
         for ratio in ratios or [None]:
@@ -73,58 +81,94 @@ def run(arguments: argparse.Namespace) -> int:
 
         print(json.dumps(report | details | ({"sweep": sweep} if sweep else {}), indent=2))
     else:
-        print("\n".join([*_show(report), *_show_sweep(sweep), *_show_classes(details)]))
+        print("\n".join([*_show(report), *_show_extras(main.extras), *_show_sweep(sweep), *_show_classes(details)]))
     return 0
 
 
-class _Measured:
-    """What one pass over the data gave."""
+def _only(sources: list[str]) -> str:
+    if not sources:
+        raise ValueError("which model? Give a folder of a run, a model or a pack, or hf://OWNER/NAME")
+    if len(sources) > 1:
+        raise ValueError(
+            f"{sources[1]!r} is no setting: write key=value; several models are compared with --compare A B data=SPEC"
+        )
+    return sources[0]
 
-    def __init__(self, meter: "ClassificationMeter", unread: "list[Problem]") -> None:
-        self.meter, self.unread = meter, unread
-        self.figures: dict[str, Any] = {**dict(meter.results()), "count": meter.count}
+
+class _Pass:
+    """What one pass over the data gives: the figures of the model and, where it has two heads, of each."""
+
+    def __init__(
+        self, num_classes: int, *, coarse_of: tuple[int, ...] | None, heads: tuple[str, ...], is_multiple: bool
+    ) -> None:
+        from vitrail.evaluation.average_precision import AveragePrecisionMeter
+        from vitrail.evaluation.classify import ClassificationMeter
+
+        self.meter = ClassificationMeter(num_classes, coarse_of=coarse_of)
+        self.heads = {name: ClassificationMeter(num_classes, coarse_of=coarse_of) for name in heads}
+        self.precision = AveragePrecisionMeter(num_classes) if is_multiple else None
+        self.tokens: list[dict[str, Any]] = []
+        self.unread: list[Problem] = []
+
+    def update(self, logits: "Tensor", targets: "Tensor") -> None:
+        """Count a batch: logits [batch, classes], or [batch, 2, classes] of two heads."""
+        from vitrail.evaluation.heads import head_answers
+
+        if self.heads:
+            for name, answers in head_answers(logits).items():
+                self.heads[name].update(answers, targets)
+            logits = logits.mean(dim=1)
+        self.meter.update(logits, targets)
+        if self.precision is not None:
+            self.precision.update(logits, targets)
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        """The model's own."""
+        precision = dict(self.precision.results()) if self.precision is not None else {}
+        return {**dict(self.meter.results()), **precision, "count": self.meter.count}
+
+    @property
+    def extras(self) -> dict[str, Any]:
+        """What only some models have."""
+        heads = {name: dict(meter.results()) | {"count": meter.count} for name, meter in self.heads.items()}
+        return ({"heads": heads} if heads else {}) | ({"tokens": self.tokens} if self.tokens else {})
 
 
 class _Measure:
     """Passes over the data, each with a model for another picture."""
 
     def __init__(self, data: "Dataset", level: str, trained: "Trained", settings: Mapping[str, Any]) -> None:
-        from vitrail.evaluation.predict import choose_device, choose_precision
-        from vitrail.training.build import default_workers, find_coarse
+        from vitrail.training.build import find_coarse
         from vitrail.training.trained import match_classes
 
         self.data, self.level = data, level
-        self.device = choose_device(str(settings.get("device", "auto")))
-        self.dtype = choose_precision(str(settings.get("precision", "auto")), self.device)
-        self.batch_size = _whole(settings.get("batch_size", _BATCH_SIZE), "batch_size", least=1)
-        self.workers = _whole(settings.get("workers", default_workers(self.device)), "workers", least=0)
+        self.passes = Passes(data, level, settings)
         self.places = match_classes(trained, data.level(level).classes, name=data.name)
         self.coarse_of = trained.coarse.of if trained.coarse else None
         if self.coarse_of is None and self.places is None:
             self.coarse_of = find_coarse(data, level)[1]
 
-    def __call__(self, trained: "Trained") -> _Measured:
-        import vitrail
-        from vitrail.evaluation.classify import ClassificationMeter
-        from vitrail.training.trained import answer, map_targets
+    def __call__(self, trained: "Trained", *, with_tokens: bool = False) -> _Pass:
+        from vitrail.evaluation.heads import HEADS
+        from vitrail.evaluation.tokens import watched_tokens
+        from vitrail.training.trained import map_targets
 
-        meter = ClassificationMeter(trained.num_classes, coarse_of=self.coarse_of)
-        unread: list[Problem] = []
-        answers = answer(
-            dataclasses.replace(trained, model=vitrail.fold(trained.model)),
-            self.data,
-            device=self.device,
-            dtype=self.dtype,
-            level=self.level,
-            batch_size=self.batch_size,
-            workers=self.workers,
-            note_unread=unread.append,
+        model, is_double = folded(trained)
+        found = _Pass(
+            trained.num_classes,
+            coarse_of=self.coarse_of,
+            heads=HEADS if is_double else (),
+            is_multiple=self.data.level(self.level).is_multiple,
         )
-        with _show_progress(f"{trained.view.image_size} px", total=len(self.data)) as advance:
-            for logits, batch in answers:
-                meter.update(logits, map_targets(batch.targets, self.places, num_classes=trained.num_classes))
-                advance(len(logits))
-        return _Measured(meter, unread)
+        with contextlib.ExitStack() as stack:
+            tokens = stack.enter_context(watched_tokens(model.model)) if with_tokens else None
+            title = f"{trained.view.image_size} px"
+            for logits, batch in self.passes.answers(model, title=title, note_unread=found.unread.append):
+                found.update(logits, map_targets(batch.targets, self.places, num_classes=trained.num_classes))
+        if tokens is not None:
+            found.tokens = [{"after": place, "cosine": cosine} for place, cosine in tokens.results()]
+        return found
 
     def describe(self, trained: "Trained") -> dict[str, Any]:
         """What is measured on what."""
@@ -135,81 +179,8 @@ class _Measure:
             "level": self.level,
             "image_size": trained.view.image_size,
             "crop_ratio": trained.view.crop_ratio,
-            "precision": str(self.dtype).removeprefix("torch."),
+            "precision": str(self.passes.dtype).removeprefix("torch."),
         }
-
-
-def _read_settings(words: list[str]) -> dict[str, Any]:
-    from vitrail.training.settings import parse_assignments
-
-    settings = parse_assignments(words)
-    for key in settings:
-        if key not in _KEYS:
-            near = difflib.get_close_matches(key, _KEYS, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(_KEYS)}"
-            raise ValueError(f"unknown key {key!r}; {hint}")
-    return settings
-
-
-def _open_data(source: str, settings: Mapping[str, Any], trained: "Trained") -> "tuple[Dataset, str]":
-    """The data asked for, or the run's own, and the name of the labels that count."""
-    from pathlib import Path
-
-    from vitrail.data.datasets import open_dataset
-    from vitrail.data.splits import canonical
-
-    recipe = _find_recipe(source)
-    split = str(settings.get("split", "val"))
-    share = recipe.data.val_share if recipe else 0.1
-    if "data" in settings:
-        data = open_dataset(str(settings["data"]), split, val_share=share)
-    elif recipe is None or recipe.data.spec is None:
-        raise ValueError(f"{source} is no run that has data of its own: add data=SPEC")
-    elif recipe.data.val is not None and canonical(split) == "val":
-        data = open_dataset(recipe.data.val, split, val_share=share)
-    else:
-        exclude = Path(recipe.data.quarantine) if recipe.data.quarantine else None
-        data = open_dataset(recipe.data.spec, split, val_share=share, exclude=exclude)
-    level = settings.get("level")
-    if level is None:
-        level = trained.level if trained.level in data.levels else next(iter(data.levels))
-    data.level(str(level))  # an unknown one is an error
-    return data, str(level)
-
-
-def _find_recipe(source: str) -> "Recipe | None":
-    """The last stage of the run, where there is one."""
-    from pathlib import Path
-
-    from vitrail.training.run_folder import RunFolder
-    from vitrail.training.settings import read_recipe, stage_of
-
-    folder = RunFolder(Path(source).expanduser())
-    if not folder.is_begun:
-        return None
-    recipe = read_recipe(folder.recipe_file)
-    return stage_of(recipe, recipe.num_stages - 1)
-
-
-def _whole(value: Any, key: str, *, least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"{key} must be a whole number of at least {least}, not {value!r}")
-    return value
-
-
-def _image_size(value: Any) -> "int | tuple[int, int] | None":
-    """A side, or [height, width]."""
-    if isinstance(value, list) and len(value) == 2:
-        return _whole(value[0], "image_size", least=1), _whole(value[1], "image_size", least=1)
-    return None if value is None else _whole(value, "image_size", least=1)
-
-
-def _crop_ratio(value: Any) -> float | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ValueError(f"crop_ratio must be a number above 0 and at most 1, not {value!r}")
-    return float(value)
 
 
 def _numbers(text: str | None, option: str, kind: Callable[[str], Any]) -> list[Any]:
@@ -221,18 +192,6 @@ def _numbers(text: str | None, option: str, kind: Callable[[str], Any]) -> list[
     if text is not None and (not numbers or min(numbers) <= 0):
         raise ValueError(f"{option} takes positive numbers with commas between them, not {text!r}")
     return numbers
-
-
-@contextlib.contextmanager
-def _show_progress(name: str, *, total: int) -> Iterator[Callable[[int], object]]:
-    """A bar on stderr where that is a terminal."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal, redirect_stdout=False) as bars:
-        task = bars.add_task(name, total=total)
-        yield lambda count: bars.advance(task, count)
 
 
 def _describe_classes(meter: "ClassificationMeter", classes: tuple[str, ...]) -> dict[str, Any]:
@@ -270,6 +229,18 @@ def _show(report: Mapping[str, Any]) -> Iterator[str]:
         if key in report:
             yield f"{label:<24}{report[key]:8.2f} %"
     yield f"{'negative log-likelihood':<24}{report['negative_log_likelihood']:9.3f}"
+
+
+def _show_extras(extras: Mapping[str, Any]) -> Iterator[str]:
+    """The heads one by one, and the tokens layer by layer."""
+    if "heads" in extras:
+        yield ""
+        yield "top-1 of the heads (joint: the sum of their softmaxes)"
+        yield from (f"  {name:<22}{figures['top1']:8.2f} %" for name, figures in extras["heads"].items())
+    if "tokens" in extras:
+        yield ""
+        yield "cosine of class and distillation token"
+        yield from (f"  {row['after']:<22}{row['cosine']:9.3f}" for row in extras["tokens"])
 
 
 def _show_sweep(sweep: list[dict[str, Any]]) -> Iterator[str]:

@@ -16,13 +16,17 @@ Answers = Sequence[tuple[str, float]]  # classes and their probabilities, the mo
 Write = Callable[[str, Answers], object]
 
 _INCOMPLETE, _NOTHING = 1, 2  # exit codes: some images, or all, could not be read
+_TRUNK = "trunk="
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what `vitrail predict` takes."""
-    parser.add_argument("model", metavar="RUN|MODEL", help="a run's folder, a saved model's, or hf://OWNER/NAME")
+    parser.add_argument("model", metavar="RUN|MODEL", help="a folder of a run, a model or a pack, or hf://OWNER/NAME")
     parser.add_argument(
-        "paths", nargs="+", metavar="IMAGE", help="images, folders of them, or - for paths on stdin, one a line"
+        "paths",
+        nargs="+",
+        metavar="IMAGE",
+        help="images, folders of them, or - for paths on stdin, one a line; trunk=PLACE says where a pack's trunk is",
     )
     parser.add_argument("--top", type=_at_least(1), default=5, help="classes for each image (default: 5)")
     parser.add_argument("--batch-size", type=_at_least(1), default=32, help="images at a time (default: 32)")
@@ -42,8 +46,9 @@ def run(arguments: argparse.Namespace) -> int:
     from vitrail.training.trained import ImageFiles, answer, load_trained
 
     device = choose_device(arguments.device)
-    trained = load_trained(arguments.model)
-    paths = _find_images(arguments.paths)
+    words, trunk = _take_trunk(arguments.paths)
+    trained = load_trained(arguments.model, trunk=trunk)
+    paths = find_images(words)
     names = trained.class_names
     if trained.classes is None:
         print("the model says no names of its classes: they are numbers", file=sys.stderr)
@@ -88,7 +93,13 @@ def _at_least(least: int) -> Callable[[str], int]:
     return read
 
 
-def _find_images(words: Sequence[str]) -> list[str]:
+def _take_trunk(words: Sequence[str]) -> tuple[list[str], str | None]:
+    """The words without trunk=PLACE, and the place."""
+    places = [word.removeprefix(_TRUNK) for word in words if word.startswith(_TRUNK)]
+    return [word for word in words if not word.startswith(_TRUNK)], places[-1] if places else None
+
+
+def find_images(words: Sequence[str]) -> list[str]:
     """Files as they are given, those below folders in the order of their names, and those that stdin lists."""
     paths: list[str] = []
     for word in words:
@@ -101,6 +112,8 @@ def _find_images(words: Sequence[str]) -> list[str]:
             paths.append(word)
         else:
             raise ValueError(f"no image or folder {word!r}")
+    if not words:
+        raise ValueError("no image given: name images or folders of them")
     if not paths:
         raise ValueError(f"no image found in {', '.join('stdin' if word == '-' else word for word in words)}")
     return paths

@@ -1,0 +1,171 @@
+"""Passes of models over data, as the words of a command line ask for them."""
+
+import contextlib
+import dataclasses
+import difflib
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from vitrail.data.contract import Batch, Dataset
+    from vitrail.data.quarantine import Problem
+    from vitrail.training.recipe import Recipe
+    from vitrail.training.trained import Trained
+
+KEYS = ("data", "split", "level", "image_size", "crop_ratio", "batch_size", "workers", "precision", "device", "trunk")
+_BATCH_SIZE = 64
+_SETTING = re.compile(r"[A-Za-z_][\w.]*=")  # how key=value begins; a path before the sign makes it no key
+
+
+class Passes:
+    """Passes over one data set on one device, each with another model."""
+
+    def __init__(self, data: "Dataset", level: str, settings: Mapping[str, Any]) -> None:
+        from vitrail.evaluation.predict import choose_device, choose_precision
+        from vitrail.training.build import default_workers
+
+        self.data, self.level = data, level
+        self.device = choose_device(str(settings.get("device", "auto")))
+        self.dtype = choose_precision(str(settings.get("precision", "auto")), self.device)
+        self.batch_size = _whole(settings.get("batch_size", _BATCH_SIZE), "batch_size", least=1)
+        self.workers = _whole(settings.get("workers", default_workers(self.device)), "workers", least=0)
+
+    def answers(
+        self, trained: "Trained", *, title: str, note_unread: "Callable[[Problem], object]"
+    ) -> "Iterator[tuple[Tensor, Batch]]":
+        """What the model says, batch by batch, beside a bar that shows how far it is."""
+        from vitrail.training.trained import answer
+
+        found = answer(
+            trained,
+            self.data,
+            device=self.device,
+            dtype=self.dtype,
+            level=self.level,
+            batch_size=self.batch_size,
+            workers=self.workers,
+            note_unread=note_unread,
+        )
+        with show_progress(title, total=len(self.data)) as advance:
+            for logits, batch in found:
+                yield logits, batch
+                advance(len(logits))
+
+
+def folded(trained: "Trained") -> "tuple[Trained, bool]":
+    """The model in its fastest form; one with two heads gives the answers of both, [batch, 2, classes], and True."""
+    import vitrail
+    from vitrail.evaluation.heads import SeparateHeads, has_two_heads
+
+    model = vitrail.fold(trained.model)
+    is_double = has_two_heads(model)
+    return dataclasses.replace(trained, model=SeparateHeads(model) if is_double else model), is_double
+
+
+def split_words(words: list[str], *, keys: Sequence[str] = KEYS) -> tuple[list[str], dict[str, Any]]:
+    """Runs, models and packs, and the settings among them, in any order."""
+    sources = [word for word in words if not _SETTING.match(word)]
+    return sources, _read_settings([word for word in words if _SETTING.match(word)], keys=keys)
+
+
+def load_seeing(source: str, settings: Mapping[str, Any]) -> "Trained":
+    """A run, model or pack, for pictures of the size and crop ratio that the settings ask for."""
+    from vitrail.training.trained import load_trained
+
+    trunk = settings.get("trunk")
+    return seeing(load_trained(source, trunk=None if trunk is None else str(trunk)), settings)
+
+
+def seeing(trained: "Trained", settings: Mapping[str, Any]) -> "Trained":
+    """The same model for pictures of the size and crop ratio that the settings ask for."""
+    return trained.seeing(
+        image_size=read_image_size(settings.get("image_size")), crop_ratio=_crop_ratio(settings.get("crop_ratio"))
+    )
+
+
+def _read_settings(words: list[str], *, keys: Sequence[str]) -> dict[str, Any]:
+    from vitrail.training.settings import parse_assignments
+
+    settings = parse_assignments(words)
+    for key in settings:
+        if key not in keys:
+            near = difflib.get_close_matches(key, keys, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(keys)}"
+            raise ValueError(f"unknown key {key!r}; {hint}")
+    return settings
+
+
+def open_data(source: str, settings: Mapping[str, Any], trained: "Trained") -> "tuple[Dataset, str]":
+    """The data asked for, or the run's own, and the name of the labels that count."""
+    from pathlib import Path
+
+    from vitrail.data.datasets import open_dataset
+    from vitrail.data.splits import canonical
+
+    recipe = _find_recipe(source)
+    split = str(settings.get("split", "val"))
+    share = recipe.data.val_share if recipe else 0.1
+    if "data" in settings:
+        data = open_dataset(str(settings["data"]), split, val_share=share)
+    elif recipe is None or recipe.data.spec is None:
+        raise ValueError(f"{source} is no run that has data of its own: add data=SPEC")
+    elif recipe.data.val is not None and canonical(split) == "val":
+        data = open_dataset(recipe.data.val, split, val_share=share)
+    else:
+        exclude = Path(recipe.data.quarantine) if recipe.data.quarantine else None
+        data = open_dataset(recipe.data.spec, split, val_share=share, exclude=exclude)
+    level = settings.get("level")
+    if level is None:
+        level = trained.level if trained.level in data.levels else next(iter(data.levels))
+    data.level(str(level))  # an unknown one is an error
+    return data, str(level)
+
+
+def _find_recipe(source: str) -> "Recipe | None":
+    """The last stage of the run, where there is one."""
+    from pathlib import Path
+
+    from vitrail.training.run_folder import RunFolder
+    from vitrail.training.settings import read_recipe, stage_of
+
+    folder = RunFolder(Path(source).expanduser())
+    if not folder.is_begun:
+        return None
+    recipe = read_recipe(folder.recipe_file)
+    return stage_of(recipe, recipe.num_stages - 1)
+
+
+def _whole(value: Any, key: str, *, least: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{key} must be a whole number of at least {least}, not {value!r}")
+    return value
+
+
+def read_image_size(value: Any) -> "int | tuple[int, int] | None":
+    """A side, or [height, width]."""
+    if isinstance(value, list) and len(value) == 2:
+        return _whole(value[0], "image_size", least=1), _whole(value[1], "image_size", least=1)
+    return None if value is None else _whole(value, "image_size", least=1)
+
+
+def _crop_ratio(value: Any) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ValueError(f"crop_ratio must be a number above 0 and at most 1, not {value!r}")
+    return float(value)
+
+
+@contextlib.contextmanager
+def show_progress(name: str, *, total: int) -> Iterator[Callable[[int], object]]:
+    """A bar on stderr where that is a terminal."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal, redirect_stdout=False) as bars:
+        task = bars.add_task(name, total=total)
+        yield lambda count: bars.advance(task, count)

@@ -1,0 +1,135 @@
+"""draw_maps: where colours lie on the original image, what is written, and what can't be drawn."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from planted import bright_at, plant
+from shrunk import images_for, randomize, small_model
+
+import vitrail
+from vitrail.data.augment import EvaluationView
+from vitrail.data.decode import open_image
+from vitrail.explain.canvas import Rectangle, cividis, overlay, scale_to_unit, wrap
+from vitrail.explain.drawing import draw_mixing, find_seen
+from vitrail.explain.page import Entry, write_page
+
+
+def is_yellow(picture: Image.Image) -> np.ndarray:
+    """Where the colour of the greatest values is strong, [height, width]."""
+    pixels = np.asarray(picture).astype(int)
+    return (pixels[..., 0] - pixels[..., 2] > 60) & (pixels[..., 1] - pixels[..., 2] > 60)
+
+
+def test_the_greatest_value_is_yellow_at_its_place_and_outside_the_crop_is_grey() -> None:
+    image = Image.new("RGB", (120, 80), (128, 128, 128))
+    values = torch.zeros(4, 4)
+    values[0, 3] = 1.0
+    seen = Rectangle(10, 30, 60, 60)
+    pixels = np.asarray(overlay(image, values, seen)).astype(int)
+    rows, columns = np.nonzero(is_yellow(overlay(image, values, seen)))
+    assert abs(rows.mean() - (10 + 7.5)) < 4  # the middle of the upper right cell of the part that was seen
+    assert abs(columns.mean() - (30 + 52.5)) < 4
+    outside = np.concatenate([pixels[:, :30].reshape(-1, 3), pixels[:10].reshape(-1, 3), pixels[70:].reshape(-1, 3)])
+    assert (outside == outside[:, :1]).all()
+    assert outside.max() < 128
+
+
+def test_the_part_that_was_seen_is_that_of_the_evaluation_view() -> None:
+    """Of 60 x 90 pixels the short side becomes 40 and the middle 30 x 30 is kept: 45 of 60 pixels."""
+    crop = EvaluationView(image_size=30, crop_ratio=0.75).plan((60, 90))
+    assert find_seen(crop) == Rectangle(7.5, 22.5, 45.0, 45.0)
+    square = np.zeros((60, 90, 3), dtype=np.uint8)
+    square[8:52, 23:67] = 255
+    assert crop.apply(open_image(square)).float().mean() > 230  # what lies in it is what the model sees
+
+
+@pytest.mark.parametrize("size", [(32, 32), (24, 40)])
+def test_a_picture_shows_the_bright_patch_in_yellow(size: tuple[int, int]) -> None:
+    model = plant("cait_xxs24", size=size)
+    images = bright_at((1, 2), (2, 0), size=size)
+    maps = vitrail.attention_maps(model, images)
+    pictures = vitrail.draw_maps(maps, (images * 0 + 90).to(torch.uint8))
+    assert len(pictures) == 2
+    factor = -(-224 // min(size))
+    height, width = size[0] * factor, size[1] * factor
+    for picture, (row, column) in zip(pictures, [(1, 2), (2, 0)], strict=True):
+        yellow = is_yellow(picture)
+        first_row = int(np.nonzero((np.asarray(picture) == 90).all(axis=2).any(axis=1))[0][0])
+        margin = (picture.width - 2 * width) // 3
+        left = 2 * margin + width
+        panel = yellow[first_row : first_row + height, left : left + width]
+        assert yellow[:, : margin + width][: first_row + height].sum() == 0  # the image itself keeps its colours
+        rows, columns = np.nonzero(panel)
+        assert int(rows.mean() / factor / 8) == row
+        assert int(columns.mean() / factor / 8) == column
+
+
+def test_tiny_and_large_images_keep_their_shape() -> None:
+    model = randomize(small_model("deit_tiny"))
+    maps = vitrail.attention_maps(model, images_for(model, batch=1))
+    small, large = (vitrail.draw_maps(maps, [Image.new("RGB", size, (9, 9, 9))])[0] for size in ((20, 30), (900, 600)))
+    assert small.width > 2 * 240  # enlarged 12 times
+    assert large.width > 2 * 900
+    assert large.width < 2 * 900 + 200
+    reduced = vitrail.draw_maps(maps, [Image.new("RGB", (900, 600))], max_side=300)[0]
+    assert 2 * 300 < reduced.width < 2 * 300 + 100
+
+
+def test_several_maps_stand_side_by_side() -> None:
+    model = randomize(small_model("patchconvnet_s60", per_class_tokens=True))
+    images = images_for(model, batch=1)
+    attention = vitrail.attention_maps(model, images, top=3)
+    gradient = vitrail.attention_maps(model, images, kind="gradient")
+    photo = Image.new("RGB", (224, 224))
+    one, both = (vitrail.draw_maps(maps, [photo])[0] for maps in (attention, [attention, gradient]))
+    assert one.width > 4 * 224  # the image and three classes
+    assert both.width - one.width > 224
+
+
+def test_figure_4_2_is_drawn_of_the_matrices() -> None:
+    model = randomize(small_model("resmlp_s12", image_size=(64, 96)))
+    maps = vitrail.attention_maps(model, torch.zeros(1, 3, 64, 96), kind="mixing")
+    picture = draw_mixing(maps)
+    assert picture.width > 2 * 6 * 40
+    with pytest.raises(ValueError, match="of no image"):
+        vitrail.draw_maps(maps, [picture])
+    with pytest.raises(ValueError, match="have no overview"):
+        maps.overview()
+
+
+def test_what_does_not_fit_is_an_error() -> None:
+    model = small_model("deit_tiny")
+    maps = vitrail.attention_maps(model, images_for(model))
+    with pytest.raises(ValueError, match="there are 1 images and 2"):
+        vitrail.draw_maps(maps, [Image.new("RGB", (20, 20))])
+    with pytest.raises(ValueError, match=r"Pillow images or uint8 \[3, height, width\], not float32"):
+        vitrail.draw_maps(maps, torch.zeros(2, 3, 8, 8))
+    with pytest.raises(ValueError, match="draws maps of the kind mixing, not attention"):
+        draw_mixing(maps)
+
+
+def test_values_are_scaled_from_least_to_greatest() -> None:
+    assert scale_to_unit(torch.tensor([2.0, 4.0, 3.0])).tolist() == [0.0, 1.0, 0.5]
+    assert scale_to_unit(torch.tensor([2.0, 2.0])).tolist() == [0.0, 0.0]
+    assert cividis().shape == (256, 3)
+    assert cividis()[-1].tolist() == [254, 232, 56]
+
+
+def test_long_names_are_broken_and_very_long_words_cut() -> None:
+    assert wrap("American Staffordshire terrier", size=16, width=120) == ["American", "Staffordshire", "terrier"]
+    assert wrap("American Staffordshire terrier", size=16, width=2000) == ["American Staffordshire terrier"]
+    assert wrap("x" * 200, size=16, width=120)[0].endswith("…")
+
+
+def test_the_page_needs_nothing_from_elsewhere_and_escapes_names(tmp_path: Path) -> None:
+    page = write_page(
+        tmp_path, title="A <b>", notes=["what & why"], entries=[Entry("1 a.png", "<x>.jpg", [("c<t", 0.5)])]
+    )
+    text = page.read_text(encoding="utf-8")
+    assert "http" not in text
+    assert 'src="1%20a.png"' in text
+    assert "&lt;x&gt;.jpg: c&lt;t 50%" in text
+    assert "what &amp; why" in text
