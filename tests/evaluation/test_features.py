@@ -110,7 +110,8 @@ def refuse(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_second_time_the_cache_answers_for_every_level_of_labels(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data, shown = open_dataset(SHAPES, "train"), []
+    shown: list[int] = []
+    data = open_dataset(SHAPES, "train")
     first = embed(extraction_of(tiny_model()), data, cache=tmp_path)
     assert [path.name.startswith("features-") for path in tmp_path.iterdir()] == [True]
     refuse(monkeypatch)
