@@ -20,12 +20,16 @@ ARROWS: dict[str, set[str]] = {
     "weights": {"vitrail", "layers", "models"},
     "deploy": {"layers", "models"},
     "data": set(),
-    "objectives": {"models", "data"},
+    "heads": {"layers", "models"},
+    "objectives": {"models", "data", "heads"},
     "evaluation": {"layers", "models", "data"},
-    "training": {"vitrail", "layers", "models", "weights", "data", "objectives", "evaluation"},
+    "explain": {"layers", "models", "data", "evaluation"},
+    "gallery": {"models", "data", "objectives", "evaluation"},
+    "training": {"vitrail", "layers", "models", "heads", "weights", "data", "objectives", "evaluation"},
     "recipes": {"training"},
     "cli": {
-        *("vitrail", "layers", "models", "weights", "deploy", "data", "objectives", "evaluation", "training", "recipes")
+        *("vitrail", "layers", "models", "weights", "deploy", "data", "objectives", "evaluation", "explain"),
+        *("gallery", "training", "recipes"),
     },
 }
 

@@ -6,21 +6,30 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from vitrail.data.datasets import open_dataset
     from vitrail.deploy import fold
+    from vitrail.explain.drawing import draw_maps
+    from vitrail.explain.maps import attention_maps
+    from vitrail.gallery.gallery import Gallery
     from vitrail.models.catalog import create_model, list_models
     from vitrail.models.complexity import complexity
     from vitrail.models.contract import Features
+    from vitrail.training.trained import load_pack, load_trained
     from vitrail.weights import load_model, load_weights, save_model, to_timm
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Features",
+    "Gallery",
     "__version__",
+    "attention_maps",
     "complexity",
     "create_model",
+    "draw_maps",
     "fold",
     "list_models",
     "load_model",
+    "load_pack",
+    "load_trained",
     "load_weights",
     "open_dataset",
     "save_model",
@@ -30,11 +39,16 @@ __all__ = [
 # Where each name lives. They are fetched on first use, so that `import vitrail` does not import torch.
 _HOMES = {
     "Features": "vitrail.models.contract",
+    "Gallery": "vitrail.gallery.gallery",
+    "attention_maps": "vitrail.explain.maps",
     "complexity": "vitrail.models.complexity",
     "create_model": "vitrail.models.catalog",
+    "draw_maps": "vitrail.explain.drawing",
     "fold": "vitrail.deploy",
     "list_models": "vitrail.models.catalog",
     "load_model": "vitrail.weights",
+    "load_pack": "vitrail.training.trained",
+    "load_trained": "vitrail.training.trained",
     "load_weights": "vitrail.weights",
     "open_dataset": "vitrail.data.datasets",
     "save_model": "vitrail.weights",

@@ -13,7 +13,6 @@ from vitrail.data.contract import Level
 from vitrail.evaluation.features import Embedder, Embeddings
 from vitrail.evaluation.head_probe import HeadTraining, fit_fc, fit_mlp
 from vitrail.evaluation.linear_probe import LOGISTIC_PENALTIES, LogisticProblem, fit_logistic, fit_ridge, ridge_path
-from vitrail.evaluation.neighbours import find_neighbours, fit_neighbours, score_neighbours
 from vitrail.evaluation.probe import METHODS, best_linear, choose_methods, run_probe
 from vitrail.evaluation.probe_data import Labelled, LinearClassifier, Standardization, hold_out, label, measure
 from vitrail.evaluation.probed_model import attach_probe
@@ -149,40 +148,6 @@ def test_ridge_as_logits_says_probabilities_that_fit() -> None:
     confidence, answers = probabilities.max(dim=1)
     accuracy = (answers == val.targets).float().mean()
     assert abs(confidence.mean() - accuracy) < 0.1
-
-
-def test_neighbours_by_hand() -> None:
-    angles = torch.tensor([0.0, 0.2, 0.5, 3.0])
-    base = torch.stack([angles.cos(), angles.sin()], dim=1)
-    train = Labelled(base, torch.tensor([0, 1, 1, 2]), 3)
-    query = torch.tensor([[1.0, 0.0]])
-    similarities, places = find_neighbours(query, base, count=3)
-    assert places.tolist() == [[0, 1, 2]]
-    assert torch.allclose(similarities, angles[:3].cos()[None])
-    # Equation 2.6 with sigma = 0.05, and the probabilities that it is normalised to.
-    weights = [math.exp(math.cos(angle) / 0.05) for angle in (0.0, 0.2, 0.5)]
-    expected = torch.tensor([[weights[0], weights[1] + weights[2], 0.0]]) / sum(weights)
-    assert torch.allclose(score_neighbours(query, base, train, count=3).softmax(dim=1), expected, atol=1e-5)
-
-
-def test_neighbours_do_not_count_themselves_when_their_number_is_chosen() -> None:
-    # Pairs of the same class: the nearest other image is right, the ones behind it are not.
-    angles = torch.tensor([0.0, 0.01, 1.0, 1.01, 2.0, 2.01])
-    data = Labelled(torch.stack([angles.cos(), angles.sin()], dim=1), torch.arange(6) // 2, 3)
-    fitted = fit_neighbours(data)
-    assert fitted.setting == {"neighbours": 1}
-    assert fitted.held_out == 100.0
-    alone = Labelled(data.vectors, torch.tensor([0, 1, 2, 0, 1, 2]), 3)
-    assert fit_neighbours(alone).held_out < 50.0
-
-
-def test_neighbours_in_chunks_are_those_of_the_whole_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
-    base = torch.nn.functional.normalize(torch.randn(40, 5), dim=1)
-    whole = find_neighbours(base, base, count=7, without=torch.arange(40))
-    monkeypatch.setattr("vitrail.evaluation.neighbours._CHUNK", 9)
-    parts = find_neighbours(base, base, count=7, without=torch.arange(40))
-    assert torch.equal(whole[1], parts[1])
-    assert not (whole[1] == torch.arange(40)[:, None]).any()
 
 
 def test_the_mlp_learns_what_no_linear_layer_can() -> None:

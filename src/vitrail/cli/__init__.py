@@ -9,7 +9,7 @@ import sys
 from typing import NoReturn
 
 import vitrail
-from vitrail.cli import check, evaluate, models, plan, predict, recipes, train
+from vitrail.cli import check, evaluate, explain, gallery, models, pack, plan, predict, probe, recipes, train
 
 # The one table of verbs. A verb is a module with `SUMMARY`, `add_arguments(parser)` and `run(arguments) -> int`; it
 # imports whatever is heavy inside `run`, so that help answers at once.
@@ -21,6 +21,10 @@ VERBS = {
     "train": train,
     "evaluate": evaluate,
     "predict": predict,
+    "probe": probe,
+    "explain": explain,
+    "gallery": gallery,
+    "pack": pack,
 }
 
 _BAD_USAGE = 2

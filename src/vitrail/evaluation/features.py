@@ -79,11 +79,16 @@ class Extraction:
         digest = hashlib.sha256()
         settings = (self.model.family, self.model.config, self.view, self.normalize, self.dtype, data.split)
         digest.update(repr((_FORMAT, *settings)).encode())
-        for name, value in sorted(self.model.state_dict().items()):
-            digest.update(f"\n{name} {value.dtype} {list(value.shape)}\n".encode())
-            digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+        _digest_weights(digest, self.model)
         for index in range(len(data)):
             _digest_image(digest, data, index)
+        return digest.hexdigest()[:32]
+
+    def model_key(self) -> str:
+        """A text that changes with the weights, the settings and the picture: embeddings of one key can be compared."""
+        digest = hashlib.sha256()
+        digest.update(repr((_FORMAT, self.model.family, self.model.config, self.view, self.normalize)).encode())
+        _digest_weights(digest, self.model)
         return digest.hexdigest()[:32]
 
 
@@ -143,6 +148,12 @@ def _compute(extraction: Extraction, data: Dataset, *, advance: Callable[[int], 
     if not vectors:
         raise ValueError(f"none of the {len(data)} images of {data.split} of {data.name} could be read")
     return Embeddings(torch.cat(vectors), torch.cat(indices), tuple(unread))
+
+
+def _digest_weights(digest: "hashlib._Hash", model: Model) -> None:
+    for name, value in sorted(model.state_dict().items()):
+        digest.update(f"\n{name} {value.dtype} {list(value.shape)}\n".encode())
+        digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
 
 
 def _digest_image(digest: "hashlib._Hash", data: Dataset, index: int) -> None:

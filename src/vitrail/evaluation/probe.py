@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from vitrail.evaluation.head_probe import fit_fc, fit_mlp
+from vitrail.evaluation.knn import fit_neighbours
 from vitrail.evaluation.linear_probe import fit_logistic, fit_ridge
-from vitrail.evaluation.neighbours import fit_neighbours
 from vitrail.evaluation.probe_data import Fitted, Labelled, LinearClassifier, measure
 
 # The one table of probes: name -> what fits it to training images.

@@ -1,0 +1,374 @@
+"""Build a searchable gallery of images, search it by images, and teach it classes from a few pictures."""
+
+import argparse
+import dataclasses
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vitrail.cli.gallery_text import (
+    answer_line,
+    describe,
+    describe_lines,
+    evaluation_lines,
+    group_lines,
+    hit_line,
+    hit_record,
+)
+from vitrail.cli.passes import KEYS, Passes, load_seeing, show_progress, split_words
+from vitrail.cli.predict import find_images
+
+if TYPE_CHECKING:
+    from vitrail.data.contract import Dataset
+    from vitrail.evaluation.features import Extraction
+    from vitrail.gallery.gallery import Gallery
+
+SUMMARY = "search images by images, and add classes from a few pictures"
+
+_COMPUTE = ("batch_size", "workers", "precision", "device")
+_BUILD = (*KEYS, "out", "coarse", "held_out", "false_reject", "index", "half", "thumbnails", "cache")
+_USE = ("model", "trunk", *_COMPUTE)
+_ALL = "all"  # splits
+_NAMED = 10  # images that could not be read
+_INCOMPLETE = 1  # exit code: some images could not be read
+_RANKINGS = ("cosine", "conditional", "oracle")
+_GROUPS_FILE, _GROUPS_PAGE = "suggestions.json", "suggestions.html"
+_ACTIONS = {
+    "build": ("RUN key=value...", f"make a gallery of data; keys: {', '.join(_BUILD)}"),
+    "add": ("G LABEL IMAGE...", "add images of one class, new or known"),
+    "remove": ("G LABEL|PATH", "remove a class, or one image"),
+    "search": ("G IMAGE...", "the images that are most like these"),
+    "classify": ("G IMAGE...", "what images show, by their neighbours"),
+    "evaluate": ("G... data=SPEC", "measure on labelled images; several galleries side by side; lists=FILE.png draws"),
+    "report": ("G [out=FILE]", "write a page that shows the gallery"),
+    "suggest": ("G [out=FILE]", "groups inside a coarse class, for a person to name"),
+    "name": ("G GROUP LABEL", "give a suggested group its name"),
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what `vitrail gallery` takes."""
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", dest="action", required=True)
+    for name, (words, help_text) in _ACTIONS.items():
+        action = actions.add_parser(name, help=help_text, description=f"{help_text[:1].upper()}{help_text[1:]}.")
+        action.add_argument("settings", nargs="*", metavar="WORD", help=words)
+        action.add_argument("--json", action="store_true", help="print JSON")
+        if name in ("search", "classify"):
+            action.add_argument("--top", type=int, default=10 if name == "search" else 5, help="how many")
+        if name == "search":
+            action.add_argument("--rank", choices=_RANKINGS, help="how to rank (default: cosine)")
+        if name in ("add", "search", "classify", "suggest"):
+            action.add_argument("--coarse", metavar="NAME", help="the coarse class")
+        if name == "suggest":
+            action.add_argument("--groups", type=int, help="how many (default: as many as suit the images)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Do what the action says."""
+    actions: Mapping[str, Callable[[argparse.Namespace], int]] = {
+        "build": _build,
+        "add": _add,
+        "remove": _remove,
+        "search": _search,
+        "classify": _classify,
+        "evaluate": _evaluate,
+        "report": _report,
+        "suggest": _suggest,
+        "name": _name,
+    }
+    return actions[arguments.action](arguments)
+
+
+def _build(arguments: argparse.Namespace) -> int:
+    words, settings = split_words(arguments.settings, keys=_BUILD)
+    if len(words) != 1 or "data" not in settings or "out" not in settings:
+        raise ValueError("write `vitrail gallery build RUN data=SPEC out=FOLDER`")
+    from vitrail.gallery.building import Choices, Origin, build_gallery, choose_levels
+    from vitrail.gallery.gallery import Gallery
+    from vitrail.gallery.index import choose_index
+    from vitrail.gallery.store import check_new
+
+    folder = Path(str(settings["out"])).expanduser()
+    check_new(folder)
+    choices = Choices(
+        level=_text(settings.get("level")),
+        coarse=_text(settings.get("coarse")),
+        index=str(settings.get("index", "exact")),
+        is_half=_flag(settings, "half"),
+        false_reject=_number(settings, "false_reject", Choices.false_reject),
+        thumbnails=int(_number(settings, "thumbnails", 0)) if "thumbnails" in settings else None,
+        cache=_text(settings.get("cache")),
+    )
+    data = _open_data(settings)
+    trained = load_seeing(words[0], settings)
+    choose_levels(data, choices, trained_on=trained.level)  # what is wrong shows before the work begins
+    choose_index(choices.index, num_images=len(data))
+    held_out = _open_held_out(settings, data)
+    source = words[0] if words[0].startswith("hf://") else os.path.abspath(os.path.expanduser(words[0]))
+    total = len(data) + (0 if held_out is None else len(held_out))
+    with show_progress("embeddings", total=total) as advance:
+        unread = build_gallery(
+            _extraction(trained, data, settings),
+            data,
+            folder=folder,
+            held_out=held_out,
+            choices=choices,
+            origin=Origin(source=source, trunk=_text(settings.get("trunk")), level=trained.level),
+            advance=advance,
+        )
+    _name_unread(unread)
+    _show(describe(Gallery(folder)), is_json=arguments.json, lines=describe_lines)
+    return _INCOMPLETE if unread else 0
+
+
+def _add(arguments: argparse.Namespace) -> int:
+    words, settings = split_words(arguments.settings, keys=_USE)
+    if len(words) < 3:
+        raise ValueError("write `vitrail gallery add G LABEL IMAGE...`")
+    folder, label, *places = words
+    gallery = _open(folder, settings)
+    added = gallery.add(label, find_images(places), coarse=arguments.coarse)
+    _name_unread(added.unread)
+    report = {"label": label, "coarse": added.coarse, "added": added.count, "images_of_label": gallery.counts()[label]}
+    of = f" ({added.coarse})" if added.coarse else ""
+    line = f"{added.count:,} added to {label}{of}, which has {report['images_of_label']:,} images now"
+    _show(report, is_json=arguments.json, lines=lambda _: [line])
+    return _INCOMPLETE if added.unread else 0
+
+
+def _remove(arguments: argparse.Namespace) -> int:
+    words, _ = split_words(arguments.settings, keys=())
+    if len(words) != 2:
+        raise ValueError("write `vitrail gallery remove G LABEL|PATH`")
+    from vitrail.gallery.gallery import Gallery
+
+    count = Gallery(words[0]).remove(words[1])
+    _show({"removed": count}, is_json=arguments.json, lines=lambda _: [f"{count:,} removed"])
+    return 0
+
+
+def _search(arguments: argparse.Namespace) -> int:
+    gallery, paths, vectors = _embed(arguments)
+    found = gallery.search_vectors(vectors, top=arguments.top, rank=arguments.rank, coarse=arguments.coarse)
+    report = [
+        {"image": path, "hits": [hit_record(hit) for hit in hits]} for path, hits in zip(paths, found, strict=True)
+    ]
+    lines = [line for path, hits in zip(paths, found, strict=True) for line in (path, *map(hit_line, hits))]
+    _show(report, is_json=arguments.json, lines=lambda _: lines)
+    return 0
+
+
+def _classify(arguments: argparse.Namespace) -> int:
+    gallery, paths, vectors = _embed(arguments)
+    answers = gallery.classify_vectors(vectors, top=arguments.top, coarse=arguments.coarse)
+    pairs = list(zip(paths, answers, strict=True))
+    report = [{"image": path, **dataclasses.asdict(answer)} for path, answer in pairs]
+    for record in report:
+        record["probabilities"] = [{"label": name, "probability": p} for name, p in record["probabilities"]]
+    _show(report, is_json=arguments.json, lines=lambda _: [answer_line(path, answer) for path, answer in pairs])
+    return 0
+
+
+def _evaluate(arguments: argparse.Namespace) -> int:
+    keys = ("data", "split", "cache", "lists", *_USE)
+    words, settings = split_words(arguments.settings, keys=keys)
+    if not words or "data" not in settings:
+        raise ValueError("write `vitrail gallery evaluate G data=SPEC`")
+    if len(words) > 1 and ("lists" in settings or "model" in settings):
+        raise ValueError("lists= and model= are of one gallery: evaluate it alone")
+    from vitrail.data.datasets import open_dataset
+
+    data = open_dataset(str(settings["data"]), str(settings.get("split", "val")))
+    reports = []
+    for word in words:
+        gallery = _open(word, settings)
+        with show_progress(word, total=len(data)) as advance:
+            found = gallery.evaluate(data, cache=_text(settings.get("cache")), advance=advance)
+        reports.append({"gallery": word, "trained_on": gallery.manifest.model.level, **found})
+        if "lists" in settings:
+            from vitrail.gallery.lists import draw_lists
+
+            draw_lists(gallery, data, Path(str(settings["lists"])).expanduser())
+    content = reports[0] if len(reports) == 1 else reports
+    _show(content, is_json=arguments.json, lines=lambda _: evaluation_lines(reports))
+    return 0
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    words, settings = split_words(arguments.settings, keys=("out",))
+    if len(words) != 1:
+        raise ValueError("write `vitrail gallery report G`")
+    from vitrail.gallery.gallery import Gallery
+
+    gallery = Gallery(words[0])
+    page = gallery.report(_text(settings.get("out")))
+    report = {**describe(gallery), "classes": gallery.counts(), "page": str(page)}
+    _show(report, is_json=arguments.json, lines=lambda _: [*describe_lines(report), f"the page is {page}"])
+    return 0
+
+
+def _suggest(arguments: argparse.Namespace) -> int:
+    words, settings = split_words(arguments.settings, keys=("out",))
+    if len(words) != 1:
+        raise ValueError("write `vitrail gallery suggest G --coarse NAME`")
+    from vitrail.gallery.gallery import Gallery
+    from vitrail.gallery.page import write_groups
+
+    gallery = Gallery(words[0])
+    groups = gallery.suggest(arguments.coarse, groups=arguments.groups)
+    page = Path(str(settings.get("out", gallery.folder / _GROUPS_PAGE))).expanduser()
+    title = f"Groups of {arguments.coarse or gallery.folder.name}"
+    write_groups(
+        gallery.contents, groups, page, title=title, command=f"vitrail gallery name {words[0]} {{number}} LABEL"
+    )
+    report = {
+        "coarse": arguments.coarse,
+        "page": str(page),
+        "groups": [
+            {
+                "group": number,
+                "count": group.count,
+                "cosine": group.cosine,
+                "labels": dict(group.labels),
+                "examples": [gallery.contents.path(row) for row in group.examples],
+            }
+            for number, group in enumerate(groups, start=1)
+        ],
+    }
+    _keep_groups(gallery, [group.paths for group in groups])
+    _show(report, is_json=arguments.json, lines=group_lines)
+    return 0
+
+
+def _name(arguments: argparse.Namespace) -> int:
+    words, _ = split_words(arguments.settings, keys=())
+    if len(words) != 3:
+        raise ValueError("write `vitrail gallery name G GROUP LABEL`")
+    from vitrail.gallery.gallery import Gallery
+
+    folder, number, label = words
+    gallery = Gallery(folder)
+    try:
+        groups = json.loads((gallery.folder / _GROUPS_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        raise ValueError(f"no groups were suggested for {folder}: `vitrail gallery suggest {folder}` first") from None
+    if not number.isdecimal() or not 1 <= int(number) <= len(groups):
+        raise ValueError(f"there are groups 1 to {len(groups)}, and not {number!r}")
+    count = gallery.rename(groups[int(number) - 1], label)
+    report = {"label": label, "named": count}
+    _show(report, is_json=arguments.json, lines=lambda _: [f"{count:,} images are {label} now"])
+    return 0
+
+
+def _open(folder: str, settings: Mapping[str, Any]) -> "Gallery":
+    """A gallery with its model, from where it was when the gallery was made or where model= says."""
+    from vitrail.gallery.gallery import Gallery
+    from vitrail.gallery.manifest import read_manifest
+
+    entry = read_manifest(Path(folder).expanduser()).model
+    source = str(settings.get("model", entry.source or ""))
+    if not source:
+        raise ValueError(f"the gallery {folder} does not say where its model ({entry.name}) is: add model=PLACE")
+    size = list(entry.image_size) if isinstance(entry.image_size, tuple) else entry.image_size
+    seen = {"image_size": size, "crop_ratio": entry.crop_ratio}
+    trunk = settings.get("trunk", entry.trunk)
+    trained = load_seeing(source, {**seen, **({} if trunk is None else {"trunk": trunk})})
+    return Gallery(folder, model=_extraction(trained, None, settings))
+
+
+def _extraction(trained: Any, data: "Dataset | None", settings: Mapping[str, Any]) -> "Extraction":
+    import vitrail
+    from vitrail.evaluation.features import Extraction
+    from vitrail.gallery.images import GivenImages
+
+    passes = Passes(GivenImages([]) if data is None else data, "label", settings)
+    return Extraction(
+        trained.model,
+        view=trained.view,
+        normalize=trained.normalize,
+        device=passes.device,
+        dtype=passes.dtype,
+        batch_size=passes.batch_size,
+        workers=passes.workers,
+        faster=vitrail.fold(trained.model),
+    )
+
+
+def _embed(arguments: argparse.Namespace) -> "tuple[Gallery, list[str], Any]":
+    words, settings = split_words(arguments.settings, keys=_USE)
+    if len(words) < 2:
+        raise ValueError(f"write `vitrail gallery {arguments.action} G IMAGE...`")
+    gallery = _open(words[0], settings)
+    paths = find_images(words[1:])
+    return gallery, paths, gallery.embed(paths)
+
+
+def _open_data(settings: Mapping[str, Any]) -> "Dataset":
+    """The split that is asked for, or all of them."""
+    from vitrail.data.datasets import open_dataset, open_source
+    from vitrail.gallery.images import AllSplits
+
+    split = str(settings.get("split", "train"))
+    if split == _ALL:
+        return AllSplits(open_source(str(settings["data"])))
+    return open_dataset(str(settings["data"]), split)
+
+
+def _open_held_out(settings: Mapping[str, Any], data: "Dataset") -> "Dataset | None":
+    """The split that sets the threshold: the one asked for, or val where there is one and it is not in the gallery."""
+    from vitrail.data.datasets import open_dataset, open_source
+    from vitrail.data.splits import canonical
+
+    split = settings.get("held_out", "val")
+    if split in (None, "none"):
+        return None
+    if "held_out" not in settings:
+        splits = {canonical(name) for name in open_source(str(settings["data"])).splits}
+        if "val" not in splits or canonical(data.split) in ("val", _ALL):
+            return None
+    return open_dataset(str(settings["data"]), str(split))
+
+
+def _keep_groups(gallery: "Gallery", groups: Sequence[Sequence[str]]) -> None:
+    from vitrail.gallery.store import writing
+
+    with writing(gallery.folder):
+        temporary = gallery.folder / f".{_GROUPS_FILE}.partial"
+        temporary.write_text(json.dumps(groups), encoding="utf-8")
+        temporary.replace(gallery.folder / _GROUPS_FILE)
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)
+
+
+def _flag(settings: Mapping[str, Any], key: str) -> bool:
+    value = settings.get(key, False)
+    if not isinstance(value, bool):
+        raise ValueError(f"{key} must be true or false, not {value!r}")
+    return value
+
+
+def _number(settings: Mapping[str, Any], key: str, default: float) -> float:
+    value = settings.get(key, default)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ValueError(f"{key} must be a number, not {value!r}")
+    return value
+
+
+def _name_unread(unread: Sequence[Any]) -> None:
+    for problem in unread[:_NAMED]:
+        print(f"left out: {problem.path} {problem.detail}", file=sys.stderr)
+    if len(unread) > _NAMED:
+        print(f"and {len(unread) - _NAMED:,} more", file=sys.stderr)
+
+
+def _show(report: Any, *, is_json: bool, lines: Callable[[Any], Iterable[str]]) -> None:
+    if is_json:
+        print(json.dumps(report, indent=2))
+        return
+    for line in lines(report):
+        print(line)

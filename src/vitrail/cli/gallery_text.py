@@ -1,0 +1,97 @@
+"""What `vitrail gallery` prints."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vitrail.gallery.answers import Answer, Hit
+    from vitrail.gallery.gallery import Gallery
+
+_FIGURES = {
+    "num_images": "images",
+    "top1": "kNN top-1",
+    "top5": "top-5",
+    "map_cosine": "mAP cosine",
+    "map_conditional": "conditional",
+    "map_oracle": "oracle",
+}
+
+
+def describe(gallery: "Gallery") -> dict[str, Any]:
+    """What a gallery is, as a record."""
+    manifest = gallery.manifest
+    return {
+        "gallery": str(gallery.folder),
+        "model": manifest.model.name,
+        "source": manifest.model.source,
+        "num_images": len(gallery),
+        "dim": manifest.dim,
+        "levels": {level: len(gallery.counts(level)) for level in manifest.levels},
+        "coarse": manifest.coarse,
+        "neighbours": manifest.neighbours,
+        "index": manifest.wanted_index,
+        "threshold": None if manifest.threshold is None else manifest.threshold.model_dump(),
+    }
+
+
+def describe_lines(report: Mapping[str, Any]) -> Iterable[str]:
+    """The same for a person."""
+    levels = ", ".join(f"{count:,} of {level}" for level, count in report["levels"].items())
+    yield (
+        f"{report['gallery']}: {report['num_images']:,} images, classes: {levels}; {report['model']}, "
+        f"{report['dim']} numbers an image, index {report['index']}"
+    )
+    threshold = report["threshold"]
+    if threshold is not None:
+        yield (
+            f"{report['neighbours']} neighbours answer; below a cosine of {threshold['cosine']:.3f} it is unknown, as "
+            f"{threshold['false_reject']:.1%} of {threshold['num_held_out']:,} held-out images are "
+            f"({threshold['held_out']})"
+        )
+
+
+def hit_record(hit: "Hit") -> dict[str, Any]:
+    """A found image as a record."""
+    return {"path": hit.path, "labels": dict(hit.labels), "cosine": hit.cosine, "score": hit.score}
+
+
+def hit_line(hit: "Hit") -> str:
+    """A found image in one line."""
+    fine, *others = hit.labels.values()
+    coarse = f" ({others[0]})" if others and others[0] else ""
+    return f"  {hit.cosine:6.3f}  {fine or 'unnamed'}{coarse}  {hit.path}"
+
+
+def answer_line(path: str, answer: "Answer") -> str:
+    """What an image shows, in one line."""
+    names = "  ".join(f"{name} {p:.1%}" for name, p in answer.probabilities)
+    if answer.is_unknown:
+        return f"{path}  unknown (nearest cosine {answer.cosine:.3f}; else {names})"
+    return f"{path}  {names}  (nearest cosine {answer.cosine:.3f})"
+
+
+def group_lines(report: Mapping[str, Any]) -> Iterable[str]:
+    """Suggested groups, one a line."""
+    for group in report["groups"]:
+        known = ", ".join(f"{name} {count:,}" for name, count in list(group["labels"].items())[:4])
+        yield f"group {group['group']}: {group['count']:,} images, cosine {group['cosine']:.3f}: {known}"
+    yield f"their pictures are in {report['page']}"
+
+
+def evaluation_lines(reports: Sequence[Mapping[str, Any]]) -> Iterable[str]:
+    """A table for each gallery."""
+    for report in reports:
+        trained_on = f", trained on {report['trained_on']}" if report["trained_on"] else ""
+        of = f"{report['split']} of {report['data']}"
+        yield f"{report['gallery']}{trained_on}: {report['num_images']:,} images of {of}"
+        width = max(map(len, report["levels"]), default=5)
+        names = [name for name in _FIGURES if any(name in row for row in report["levels"].values())]
+        yield "  ".join((" " * width, *(f"{_FIGURES[name]:>11}" for name in names)))
+        for level, row in report["levels"].items():
+            cells = (f"{row[name]:>11,.2f}" if name != "num_images" else f"{row[name]:>11,}" for name in names)
+            yield "  ".join((f"{level:<{width}}", *cells))
+        if report.get("false_reject") is not None:
+            yield f"{report['false_reject']:.1f} % of the images of known classes are answered unknown"
+        if report.get("new_rejected") is not None:
+            num_new = f"{report['num_new']:,}"
+            yield f"{report['new_rejected']:.1f} % of {num_new} images of other classes are answered unknown"

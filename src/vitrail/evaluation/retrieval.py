@@ -1,0 +1,177 @@
+"""Category-level retrieval: is what ranks first of the query's class (thesis 2.3.2 and 2.4.1)?"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from vitrail.evaluation.knn import THESIS_CHOICES, fit_neighbours
+from vitrail.evaluation.probe_data import Labelled, measure
+from vitrail.evaluation.ranking import (
+    RANKINGS,
+    Conditioning,
+    condition,
+    condition_by_oracle,
+    predict_coarse,
+    row_chunks,
+    score,
+)
+
+_COSINE, _CONDITIONAL, _ORACLE = RANKINGS
+
+
+@dataclass(frozen=True, eq=False)
+class Levelled:
+    """Embeddings of length 1 with labels of several levels, such as genus and species."""
+
+    vectors: Tensor  # float32 [images, dim]
+    labels: Mapping[str, Tensor]  # int64 [images] for each level; -1 without a label
+    num_classes: Mapping[str, int]  # for each level
+
+    @classmethod
+    def of(cls, vectors: Tensor, labels: Mapping[str, Tensor], *, num_classes: Mapping[str, int]) -> "Levelled":
+        """Embeddings as a model gives them."""
+        return cls(functional.normalize(vectors.float(), dim=1), labels, num_classes)
+
+    def at(self, level: str) -> Labelled:
+        """The images that have a label of that level, with it."""
+        is_known = self.labels[level] >= 0
+        return Labelled(self.vectors[is_known], self.labels[level][is_known], self.num_classes[level])
+
+    def choose(self, places: Tensor) -> "Levelled":
+        """Some of the images."""
+        return Levelled(
+            self.vectors[places], {name: labels[places] for name, labels in self.labels.items()}, self.num_classes
+        )
+
+
+def average_precisions(
+    queries: Tensor,
+    query_labels: Tensor,
+    images: Tensor,
+    labels: Tensor,
+    *,
+    conditioning: Conditioning | None = None,
+    without: Tensor | None = None,
+) -> Tensor:
+    """The average precision [queries], from 0 to 1, of ranking all images for each query; nan where none is right.
+
+    Vectors are of length 1; an image is right when its label is the query's. It is exact, without interpolation, and
+    images of equal scores are taken together. `without` names a place for each query that does not count, for queries
+    that are in the collection. Only some rows of the matrix of scores are held at a time.
+    """
+    order, sizes = _group(labels)
+    images, labels = images[order], labels[order]
+    if conditioning is not None:
+        conditioning = Conditioning(conditioning.bonus, conditioning.coarse[order])
+    places = None if without is None else torch.empty_like(order).scatter_(0, order, torch.arange(len(order)))[without]
+    found = torch.full((len(queries),), torch.nan, dtype=torch.float64)
+    by_label = query_labels.argsort(stable=True)
+    for chunk in row_chunks(len(queries), width=len(images)):
+        rows = by_label[chunk]
+        part = None if conditioning is None else conditioning.choose(rows)
+        scores = score(queries[rows], images, conditioning=part)
+        if places is not None:
+            scores.scatter_(1, places[rows][:, None], -torch.inf)
+        start = 0
+        for label, count in zip(*query_labels[rows].unique_consecutive(return_counts=True), strict=True):
+            own = rows[start : start + int(count)]
+            span = sizes.get(int(label))
+            if span is not None:
+                found[own] = _precisions(scores[start : start + int(count)], span)
+            start += int(count)
+    return found
+
+
+def mean_average_precision(precisions: Tensor) -> float:
+    """In percent, over the queries that have an image to be found."""
+    if bool(precisions.isnan().all()):
+        raise ValueError("no query has an image of its class in the collection: there is nothing to rank")
+    return 100.0 * precisions.nanmean().item()
+
+
+def make_conditioning(ranking: str, queries: Levelled, images: Levelled, *, coarse: str) -> Conditioning | None:
+    """What a ranking adds to the cosines, with the labels of the level `coarse`.
+
+    The coarse classes of the queries are predicted from their neighbours, or for the oracle known.
+    """
+    if ranking not in RANKINGS:
+        raise ValueError(f"rank must be one of {', '.join(RANKINGS)}, not {ranking!r}")
+    if ranking == _COSINE:
+        return None
+    labels, num_classes = images.labels[coarse], images.num_classes[coarse]
+    if ranking == _ORACLE:
+        return condition_by_oracle(queries.labels[coarse], labels, num_classes=num_classes)
+    probabilities = predict_coarse(queries.vectors, images.vectors, labels, num_classes=num_classes)
+    return condition(probabilities, labels)
+
+
+def evaluate_levels(
+    queries: Levelled, images: Levelled, *, coarse: str | None, levels: Sequence[str] | None = None
+) -> Iterator[tuple[str, dict[str, float]]]:
+    """A column of the tables 2.5, 2.6 and 2.14: for each test level the figures of one model, in percent.
+
+    `coarse` is the level the model was trained on, which the conditional ranking and the oracle go by; None: there is
+    only the cosine. The number of neighbours is chosen on the images of the collection alone.
+    """
+    conditionings: dict[str, Conditioning | None] = {_COSINE: None}
+    if coarse is not None:
+        conditionings = {name: make_conditioning(name, queries, images, coarse=coarse) for name in RANKINGS}
+    for level in levels or tuple(images.labels):
+        asked = (queries.labels[level] >= 0).nonzero()[:, 0]
+        train, val = images.at(level), queries.choose(asked).at(level)
+        if not len(val) or len(train) < 2:
+            raise ValueError(f"there are no labels {level!r} to measure by")
+        fitted = fit_neighbours(train, choices=THESIS_CHOICES)
+        figures = {**measure(fitted.scores(val.vectors), val.targets), **fitted.setting}
+        for name, conditioning in conditionings.items():
+            precisions = average_precisions(
+                val.vectors,
+                val.targets,
+                images.vectors,
+                images.labels[level],
+                conditioning=None if conditioning is None else conditioning.choose(asked),
+            )
+            figures[f"map_{name}"] = mean_average_precision(precisions)
+        yield level, figures
+
+
+def cumulative_energy(vectors: Tensor) -> Tensor:
+    """The share of the variance in the first 1, 2, ... principal components [dim], as in figure 2.1."""
+    if len(vectors) < 2:
+        raise ValueError("principal components need at least two embeddings")
+    exact = vectors.double()
+    covariance = torch.cov(exact.T).reshape(exact.shape[1], exact.shape[1])
+    energies = torch.linalg.eigvalsh(covariance).flip(0).clamp(min=0.0)
+    if energies.sum() == 0:
+        raise ValueError("all embeddings are the same: they have no principal components")
+    return energies.cumsum(dim=0) / energies.sum()
+
+
+def _group(labels: Tensor) -> tuple[Tensor, dict[int, slice]]:
+    """An order in which images of one label are neighbours, and where each label then is; -1 is none."""
+    order = labels.argsort(stable=True)
+    spans, start = {}, 0
+    for label, count in zip(*labels[order].unique_consecutive(return_counts=True), strict=True):
+        if label >= 0:
+            spans[int(label)] = slice(start, start + int(count))
+        start += int(count)
+    return order, spans
+
+
+def _precisions(scores: Tensor, right: slice) -> Tensor:
+    """Average precisions of rows [queries, images] in which the images of the slice are right.
+
+    An image that is right has precision (right ones that score as much) / (images that score as much). Sorted scores
+    tell both, without the order of the images: NumPy sorts plain numbers ten times faster than torch.
+    """
+    ranked = torch.from_numpy(np.sort(scores.cpu().numpy(), axis=1))
+    own = torch.from_numpy(np.sort(scores[:, right].cpu().numpy(), axis=1))
+    is_found = own > -torch.inf  # a query does not find itself
+    num_taken = ranked.shape[1] - torch.searchsorted(ranked, own)
+    num_right = own.shape[1] - torch.searchsorted(own, own)
+    precisions = (num_right.double() / num_taken).masked_fill(~is_found, 0.0)
+    return precisions.sum(dim=1) / is_found.sum(dim=1)  # 0 / 0, nan, where there is none but itself

@@ -1,0 +1,213 @@
+"""What a gallery says about an image: what is nearest, what it shows, and whether it is like anything at all."""
+
+import difflib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from vitrail.evaluation.knn import find_neighbours, weigh
+from vitrail.evaluation.ranking import RANKINGS, Conditioning, condition, condition_by_oracle, predict_coarse
+from vitrail.gallery.index import ApproximateIndex
+from vitrail.gallery.store import State
+
+UNKNOWN = "unknown"  # the answer for an image that is far from everything
+UNNAMED = "unnamed"  # the class of images that have no label of the level that is asked for
+
+
+@dataclass(frozen=True)
+class Hit:
+    """An image of the gallery that a search found."""
+
+    path: str
+    labels: Mapping[str, str | None]  # for each level
+    cosine: float
+    score: float  # what it was ranked by
+    row: int  # its place in the gallery at this moment
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What an image shows."""
+
+    label: str  # the most probable class, or `unknown`
+    is_unknown: bool
+    cosine: float  # of the nearest image
+    probabilities: tuple[tuple[str, float], ...]  # of the classes among the neighbours, the most probable first
+
+
+@dataclass(frozen=True, eq=False)
+class Contents:
+    """All images of one state of a gallery, as one table."""
+
+    state: State
+
+    def __len__(self) -> int:
+        return len(self.state)
+
+    @cached_property
+    def vectors(self) -> Tensor:
+        """[images, dim], of length 1; from the disk where they are in one file."""
+        parts = self.state.parts
+        if not parts:
+            return torch.zeros(0, self.state.manifest.dim)
+        return parts[0].vectors if len(parts) == 1 else torch.cat([part.vectors for part in parts])
+
+    @cached_property
+    def labels(self) -> dict[str, Tensor]:
+        """For each level int64 [images]; -1 without a label."""
+        nothing = torch.zeros(0, len(self.state.manifest.levels), dtype=torch.int32)
+        joined = torch.cat([nothing, *(part.labels for part in self.state.parts)]).long()
+        return dict(zip(self.state.manifest.levels, joined.unbind(dim=1), strict=True))
+
+    def classes(self, level: str) -> tuple[str, ...]:
+        """The classes of a level, also those that have lost their last image."""
+        return self.state.manifest.levels[level]
+
+    def class_index(self, level: str, name: str) -> int:
+        """The place of a class that has images."""
+        counts = self.counts(level)
+        if name not in counts:
+            near = difflib.get_close_matches(name, counts, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are: {_some(list(counts))}"
+            raise ValueError(f"no images of {level} {name!r} in the gallery; {hint}")
+        return self.classes(level).index(name)
+
+    def counts(self, level: str) -> dict[str, int]:
+        """The classes that have images, with their number."""
+        labels = self.labels[level]
+        numbers = torch.bincount(labels[labels >= 0], minlength=len(self.classes(level))).tolist()
+        return {name: count for name, count in zip(self.classes(level), numbers, strict=True) if count}
+
+    def path(self, row: int) -> str:
+        """Where the image was."""
+        part, place = self._place(row)
+        return self.state.parts[part].paths[place]
+
+    def thumbnail(self, row: int) -> bytes:
+        """A small JPEG; empty where there is none."""
+        part, place = self._place(row)
+        return self.state.parts[part].thumbnail(place)
+
+    def describe(self, row: int) -> dict[str, str | None]:
+        """The image's labels."""
+        numbers = ((level, int(labels[row])) for level, labels in self.labels.items())
+        return {level: self.classes(level)[number] if number >= 0 else None for level, number in numbers}
+
+    def paths(self) -> Iterator[str]:
+        """Of all images, in their order."""
+        return (path for part in self.state.parts for path in part.paths)
+
+    def make_conditioning(self, ranking: str, queries: Tensor, *, coarse: str | None) -> Conditioning | None:
+        """What the ranking adds to the cosines; `coarse` is the class that a person says for the oracle."""
+        if ranking not in RANKINGS:
+            raise ValueError(f"rank must be one of {', '.join(RANKINGS)}, not {ranking!r}")
+        if ranking == "cosine":
+            return None
+        level = self.state.manifest.coarse
+        if level is None:
+            raise ValueError(f"the gallery has no coarse labels to rank by: use rank cosine, not {ranking}")
+        labels, num_classes = self.labels[level], len(self.classes(level))
+        if ranking == "conditional":
+            return condition(predict_coarse(queries, self.vectors, labels, num_classes=num_classes), labels)
+        if coarse is None:
+            raise ValueError("the oracle ranking needs the coarse class of the image: --coarse NAME")
+        known = torch.full((len(queries),), self.class_index(level, coarse))
+        return condition_by_oracle(known, labels, num_classes=num_classes)
+
+    def nearest(
+        self, queries: Tensor, *, count: int, conditioning: Conditioning | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Scores and rows of the best for each query. An approximate index serves only the cosine; else it is exact."""
+        if not len(self):
+            raise ValueError("the gallery is empty: add images with `vitrail gallery add`")
+        count = min(count, len(self))
+        if conditioning is not None or self._index is None:
+            return find_neighbours(queries, self.vectors, count=count, conditioning=conditioning)
+        num_covered = self._num_covered
+        cosines, rows = self._index.search(queries, count=min(count, num_covered))
+        if num_covered < len(self):  # images that were added since the index was made
+            newest = self.vectors[num_covered:]
+            more, places = find_neighbours(queries, newest, count=min(count, len(newest)))
+            cosines, rows = torch.cat([cosines, more], dim=1), torch.cat([rows, places + num_covered], dim=1)
+        cosines, order = cosines.topk(min(count, cosines.shape[1]), dim=1)
+        return cosines, rows.gather(1, order)
+
+    def search(self, queries: Tensor, *, top: int, ranking: str, coarse: str | None) -> list[list[Hit]]:
+        """The images that rank first for each query [queries, dim] of length 1."""
+        if top < 1:
+            raise ValueError(f"top must be at least 1, not {top}")
+        conditioning = self.make_conditioning(ranking, queries, coarse=coarse)
+        scores, rows = self.nearest(queries, count=top, conditioning=conditioning)
+        found = []
+        for query, own_scores, own_rows in zip(queries, scores, rows.tolist(), strict=True):
+            kept = [place for place, row in enumerate(own_rows) if row >= 0]
+            cosines = self.vectors[torch.tensor(own_rows)[kept]].float() @ query
+            triples = zip((own_rows[place] for place in kept), cosines.tolist(), own_scores[kept].tolist(), strict=True)
+            found.append([Hit(self.path(row), self.describe(row), cosine, s, row) for row, cosine, s in triples])
+        return found
+
+    def classify(self, queries: Tensor, *, top: int, coarse: str | None, threshold: float | None) -> list[Answer]:
+        """Equation 2.6 for each query; with `coarse`, the neighbours are those of that coarse class as far as any."""
+        level = self.state.manifest.fine
+        conditioning = self.make_conditioning("cosine" if coarse is None else "oracle", queries, coarse=coarse)
+        _, rows = self.nearest(queries, count=self.state.manifest.neighbours, conditioning=conditioning)
+        names = (*self.classes(level), UNNAMED)  # the last is also where -1 leads
+        is_allowed = None
+        if coarse is not None:
+            assert self.state.manifest.coarse is not None
+            own = self.class_index(self.state.manifest.coarse, coarse)
+            is_allowed = self.labels[self.state.manifest.coarse] == own
+        return [
+            self._answer(query, own[own >= 0], names, top=top, is_allowed=is_allowed, threshold=threshold)
+            for query, own in zip(queries, rows, strict=True)
+        ]
+
+    def _answer(
+        self,
+        query: Tensor,
+        rows: Tensor,
+        names: tuple[str, ...],
+        *,
+        top: int,
+        is_allowed: Tensor | None,
+        threshold: float | None,
+    ) -> Answer:
+        rows = rows if is_allowed is None else rows[is_allowed[rows]]
+        cosines = self.vectors[rows].float() @ query
+        labels = self.labels[self.state.manifest.fine][rows]
+        weights = torch.zeros(len(names)).index_add(0, labels.remainder(len(names)), weigh(cosines))
+        probabilities = weights / weights.sum()
+        best = probabilities.topk(min(top, len(names)))
+        pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+        answers = tuple((names[place], p) for place, p in pairs if p > 0)
+        nearest = cosines.max().item()
+        is_unknown = threshold is not None and nearest < threshold
+        return Answer(UNKNOWN if is_unknown else answers[0][0], is_unknown, nearest, answers)
+
+    @cached_property
+    def _index(self) -> ApproximateIndex | None:
+        entry = self.state.manifest.index
+        if entry is None:
+            return None
+        return ApproximateIndex(self.state.folder / entry.file, count=self._num_covered, dim=self.state.manifest.dim)
+
+    @cached_property
+    def _num_covered(self) -> int:
+        """Images that the index knows: those of the first parts."""
+        entry = self.state.manifest.index
+        return sum(part.count for part in self.state.manifest.parts[: len(entry.parts)]) if entry else 0
+
+    @cached_property
+    def _starts(self) -> Tensor:
+        return torch.tensor([0, *map(len, self.state.parts)]).cumsum(dim=0)
+
+    def _place(self, row: int) -> tuple[int, int]:
+        part = int(torch.searchsorted(self._starts, row, right=True)) - 1
+        return part, row - int(self._starts[part])
+
+
+def _some(names: list[str], *, limit: int = 5) -> str:
+    return ", ".join(names[:limit]) + (", ..." if len(names) > limit else "")

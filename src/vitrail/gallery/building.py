@@ -1,0 +1,210 @@
+"""Making a gallery of a data set: which labels it keeps, how many neighbours answer, and what is unknown."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitrail.data.contract import Dataset
+from vitrail.data.quarantine import Problem
+from vitrail.evaluation.features import Extraction
+from vitrail.evaluation.knn import THESIS_CHOICES, find_neighbours, fit_neighbours
+from vitrail.evaluation.probe_data import Labelled
+from vitrail.gallery.images import embed_unit, make_thumbnail
+from vitrail.gallery.index import choose_index, write_index
+from vitrail.gallery.manifest import IndexEntry, Manifest, ModelEntry, Threshold
+from vitrail.gallery.parts import Rows, write_part
+from vitrail.gallery.store import Writer, check_new, writing
+
+NEW_LEVEL = "fine"  # the labels to come of data that has only coarse ones
+_FEWEST = 10  # neighbours of a gallery that has too few images to choose by
+_MAX_PICTURES, _PICTURES_PER_CLASS = 20_000, 50  # thumbnails, where nothing is said: all of up to so many; else so many
+_MAX_ASKED = 10_000  # images of the gallery that set the threshold where none were held out
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What may be said when a gallery is made."""
+
+    level: str | None = None  # the labels that are answered; None: the data's first
+    coarse: str | None = None  # those that rankings are conditioned by; None: the model's own, or the next coarser ones
+    index: str = "exact"  # or ivf, hnsw, auto
+    is_half: bool = False  # embeddings in half precision: half of the space, cosines off by about 0.0005 at most
+    false_reject: float = 0.05  # the share of held-out images that may be answered `unknown`
+    thumbnails: int | None = None  # kept of each class; None: all of up to 20,000 images, else 50
+    cache: str | None = None  # a folder of embeddings that may be known from before
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.false_reject < 1.0:
+            raise ValueError(f"false_reject is a share of at least 0 and below 1, not {self.false_reject}")
+        if self.thumbnails is not None and self.thumbnails < 0:
+            raise ValueError(f"thumbnails is a number of at least 0, not {self.thumbnails}")
+
+
+@dataclass(frozen=True, eq=False)
+class Origin:
+    """Where the model of a gallery comes from, so that it is found again."""
+
+    source: str | None = None
+    trunk: str | None = None
+    level: str | None = None  # the labels it was trained on
+
+
+def build_gallery(
+    extraction: Extraction,
+    data: Dataset,
+    *,
+    folder: Path,
+    held_out: Dataset | None = None,
+    choices: Choices,
+    origin: Origin,
+    advance: Callable[[int], object] | None = None,
+) -> tuple[Problem, ...]:
+    """Write a new gallery of all images of the data; returns those that could not be read.
+
+    The threshold of `unknown` is set with the images of `held_out`, or where there are none with those of the gallery,
+    each held out in turn.
+    """
+    check_new(folder)
+    levels = choose_levels(data, choices, trained_on=origin.level)
+    kind = choose_index(choices.index, num_images=len(data))
+    vectors, indices, unread = embed_unit(extraction, data, cache=choices.cache, advance=advance)
+    labels = _stack_labels(data, tuple(levels), indices)
+    others = None
+    if held_out is not None:
+        others, _, _ = embed_unit(extraction, held_out, cache=choices.cache, advance=advance)
+    rows = Rows(
+        vectors.half() if choices.is_half else vectors,
+        labels,
+        tuple(data.locate(index) for index in indices.tolist()),
+        _make_thumbnails(data, indices, labels, limit=choices.thumbnails),
+    )
+    with writing(folder, is_new=True) as writer:
+        part = write_part(rows, writer.new_file("part", "safetensors"))
+        manifest = Manifest(
+            generation=1,
+            model=ModelEntry(
+                source=origin.source,
+                trunk=origin.trunk,
+                name=extraction.model.name,
+                key=extraction.model_key(),
+                image_size=extraction.view.image_size,
+                crop_ratio=extraction.view.crop_ratio,
+                level=origin.level,
+            ),
+            dim=vectors.shape[1],
+            levels=levels,
+            coarse=_name_coarse(levels, choices, data, trained_on=origin.level),
+            neighbours=_choose_neighbours(vectors, labels, levels),
+            threshold=set_threshold(vectors, others, false_reject=choices.false_reject, name=_name(held_out)),
+            wanted_index=kind,
+            parts=(part,),
+        )
+        writer.commit(with_index(writer, manifest, rows.vectors))
+    return unread
+
+
+def choose_levels(data: Dataset, choices: Choices, *, trained_on: str | None) -> dict[str, tuple[str, ...]]:
+    """The levels of a gallery with their classes: the one that is answered first, then the coarse one, then others.
+
+    Where the level to condition by is the data's only one, or the one that is answered, the finer one is yet to be
+    named and has no classes.
+    """
+    single = {name: level.classes for name, level in data.levels.items() if not level.is_multiple}
+    if not single:
+        raise ValueError(f"an image of {data.name} may have several classes: a gallery needs one label for each")
+    for name in (choices.level, choices.coarse):
+        if name is not None and name not in single:
+            data.level(name)  # an unknown one is an error
+            raise ValueError(f"an image may have several labels {name!r}: a gallery needs one for each")
+    fine = choices.level or next(iter(single))
+    if choices.coarse == fine:
+        return {NEW_LEVEL: (), **{name: single[name] for name in (fine, *single)}}
+    coarse = _name_coarse({fine: single[fine], **single}, choices, data, trained_on=trained_on)
+    first = (fine,) if coarse is None else (fine, coarse)
+    return {name: single[name] for name in (*first, *single)}
+
+
+def set_threshold(vectors: Tensor, held_out: Tensor | None, *, false_reject: float, name: str) -> Threshold | None:
+    """The cosine that `false_reject` of the held-out images do not reach to their nearest; None with too few images."""
+    if held_out is not None:
+        nearest, _ = find_neighbours(held_out, vectors, count=1)
+    elif len(vectors) > 1:
+        asked = torch.randperm(len(vectors), generator=torch.Generator().manual_seed(0))[:_MAX_ASKED]
+        nearest, _ = find_neighbours(vectors[asked], vectors, count=1, without=asked)
+    else:
+        return None
+    ordered = nearest[:, 0].double().sort().values
+    place = int(false_reject * len(ordered))  # so many lie below
+    cosine = ordered[place].item()
+    return Threshold(
+        cosine=cosine,
+        false_reject=(ordered < cosine).double().mean().item(),
+        num_held_out=len(ordered),
+        held_out=name,
+    )
+
+
+def with_index(writer: Writer, manifest: Manifest, vectors: Tensor) -> Manifest:
+    """The manifest with a new approximate index of all images, where it asks for one."""
+    if manifest.wanted_index == "exact" or not len(vectors):
+        return manifest.model_copy(update={"index": None})
+    path = writer.new_file("index", "faiss")
+    write_index(manifest.wanted_index, vectors, path)
+    entry = IndexEntry(
+        kind=manifest.wanted_index,
+        file=path.name,
+        size=path.stat().st_size,
+        parts=tuple(part.file for part in manifest.parts),
+    )
+    return manifest.model_copy(update={"index": entry})
+
+
+def _name_coarse(
+    levels: dict[str, tuple[str, ...]], choices: Choices, data: Dataset, *, trained_on: str | None
+) -> str | None:
+    """The level that rankings go by: the one asked for, the model's, or the first with fewer classes."""
+    if choices.coarse is not None:
+        return choices.coarse
+    fine, *others = levels
+    if trained_on in others:
+        return trained_on
+    return next((name for name in others if 1 < len(levels[name]) < len(levels[fine])), None)
+
+
+def _stack_labels(data: Dataset, levels: tuple[str, ...], indices: Tensor) -> Tensor:
+    columns = [
+        np.asarray(data.levels[name].labels)[indices.numpy()] if name in data.levels else np.full(len(indices), -1)
+        for name in levels
+    ]
+    return torch.from_numpy(np.stack(columns, axis=1).astype(np.int32))
+
+
+def _choose_neighbours(vectors: Tensor, labels: Tensor, levels: dict[str, tuple[str, ...]]) -> int:
+    """By the first level that has labels."""
+    for column, classes in enumerate(levels.values()):
+        is_known = labels[:, column] >= 0
+        if int(is_known.sum()) > max(THESIS_CHOICES):
+            known = Labelled(vectors[is_known], labels[is_known, column].long(), len(classes))
+            return int(fit_neighbours(known, choices=THESIS_CHOICES).setting["neighbours"])
+    return _FEWEST
+
+
+def _make_thumbnails(data: Dataset, indices: Tensor, labels: Tensor, *, limit: int | None) -> tuple[bytes, ...]:
+    """Of the first images of each combination of labels."""
+    if limit is None:
+        limit = len(indices) if len(indices) <= _MAX_PICTURES else _PICTURES_PER_CLASS
+    counts: dict[tuple[int, ...], int] = {}
+    pictures = []
+    for index, own in zip(indices.tolist(), labels.tolist(), strict=True):
+        key = tuple(own)
+        counts[key] = counts.get(key, 0) + 1
+        pictures.append(make_thumbnail(data, index) if counts[key] <= limit else b"")
+    return tuple(pictures)
+
+
+def _name(held_out: Dataset | None) -> str:
+    return "the gallery's own images, each in turn" if held_out is None else f"{held_out.split} of {held_out.name}"

@@ -1,0 +1,107 @@
+"""Changes of a gallery: images that come, go, or get another name. Each is one new state of the folder."""
+
+from collections.abc import Collection, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from vitrail.gallery.answers import Contents
+from vitrail.gallery.building import with_index
+from vitrail.gallery.manifest import Manifest, Part
+from vitrail.gallery.parts import Rows, read_part, write_part
+from vitrail.gallery.store import State, Writer
+
+_MAX_PARTS = 32  # files of images; where there are more, all but the first become one
+_UNCOVERED_SHARE, _UNCOVERED_LEAST = 0.1, 1000  # images beside an approximate index that a search may go through
+
+
+def change(
+    writer: Writer,
+    state: State,
+    *,
+    without: Collection[int] = (),
+    more: Rows | None = None,
+    levels: Mapping[str, tuple[str, ...]] | None = None,
+) -> None:
+    """Commit the state without some rows, with more images, and with these classes."""
+    parts, start, gone = [], 0, set(without)
+    for entry, part in zip(state.manifest.parts, state.parts, strict=True):
+        kept = [place for place in range(len(part)) if start + place not in gone]
+        start += len(part)
+        if len(kept) == len(part):
+            parts.append(entry)
+        elif kept:
+            parts.append(write_part(part.rows().choose(kept), writer.new_file("part", "safetensors")))
+    if more is not None and len(more):
+        parts.append(write_part(more, writer.new_file("part", "safetensors")))
+    manifest = state.manifest.model_copy(
+        update={
+            "generation": state.manifest.generation + 1,
+            "levels": dict(levels or state.manifest.levels),
+            "parts": tuple(parts),
+        }
+    )
+    if len(parts) > _MAX_PARTS:
+        manifest = manifest.model_copy(update={"parts": (parts[0], _join(writer, manifest, parts[1:]))})
+    writer.commit(_keep_index(writer, manifest))
+
+
+def label_rows(contents: Contents, label: str, *, coarse: str | None) -> tuple[Tensor, dict[str, tuple[str, ...]]]:
+    """The labels int32 [levels] of images that get this label, and the classes that there are then.
+
+    Coarser labels are those of the label's other images, and the coarse class that a person says.
+    """
+    if not label.strip():
+        raise ValueError("the label is empty: give the class a name")
+    manifest = contents.state.manifest
+    levels = dict(manifest.levels)
+    own = torch.full((len(levels),), -1, dtype=torch.int32)
+    if label in contents.counts(manifest.fine):
+        row = int((contents.labels[manifest.fine] == levels[manifest.fine].index(label)).nonzero()[0])
+        own = torch.tensor([int(labels[row]) for labels in contents.labels.values()], dtype=torch.int32)
+    if coarse is not None:
+        if manifest.coarse is None:
+            raise ValueError("the gallery has no coarse labels: leave --coarse out")
+        known = own[list(levels).index(manifest.coarse)]
+        if known >= 0 and levels[manifest.coarse][known] != coarse:
+            raise ValueError(f"{label!r} is of {manifest.coarse} {levels[manifest.coarse][known]!r}, not {coarse!r}")
+        _set(own, levels, manifest.coarse, coarse)
+    _set(own, levels, manifest.fine, label)
+    return own, levels
+
+
+def take_rows(state: State, rows: Sequence[int]) -> Rows:
+    """Some images of a state, with all that is known of them."""
+    found, start = [], 0
+    for part in state.parts:
+        own = [row - start for row in rows if start <= row < start + len(part)]
+        if own:
+            found.append(part.rows().choose(own))
+        start += len(part)
+    return Rows.joined(found)
+
+
+def _set(own: Tensor, levels: dict[str, tuple[str, ...]], level: str, name: str) -> None:
+    if name not in levels[level]:
+        levels[level] = (*levels[level], name)
+    own[list(levels).index(level)] = levels[level].index(name)
+
+
+def _join(writer: Writer, manifest: Manifest, parts: Sequence[Part]) -> Part:
+    rows = Rows.joined([read_part(writer.folder, part, manifest).rows() for part in parts])
+    return write_part(rows, writer.new_file("part", "safetensors"))
+
+
+def _keep_index(writer: Writer, manifest: Manifest) -> Manifest:
+    """The same index while its images are all there and few are not in it; else a new one."""
+    entry = manifest.index
+    if entry is None and manifest.wanted_index == "exact":
+        return manifest
+    covered = manifest.parts[: len(entry.parts)] if entry is not None else ()
+    num_covered = sum(part.count for part in covered)
+    num_others = sum(part.count for part in manifest.parts) - num_covered
+    is_whole = entry is not None and tuple(part.file for part in covered) == entry.parts
+    if is_whole and num_others <= max(_UNCOVERED_LEAST, _UNCOVERED_SHARE * num_covered):
+        return manifest
+    parts = [read_part(writer.folder, part, manifest).vectors for part in manifest.parts]
+    return with_index(writer, manifest, torch.cat(parts) if parts else torch.zeros(0, manifest.dim))

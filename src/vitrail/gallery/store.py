@@ -1,0 +1,109 @@
+"""The folder of a gallery: readers see one whole state of it, and writers take turns.
+
+New files are written beside the old ones. The state changes at the moment when a new manifest takes the place of the
+old one, so that a kill in the middle leaves the old state, and files that nobody lists: the next writer removes them.
+"""
+
+import contextlib
+import fcntl
+import os
+import re
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from vitrail.gallery.manifest import MANIFEST_FILE, Manifest, read_manifest
+from vitrail.gallery.parts import StoredPart, read_part
+
+LOCK_FILE = ".lock"
+_OURS = re.compile(r"part-\w+\.safetensors|index-\w+\.faiss|\.gallery\.json\.\w+\.partial|\.lock")
+_ATTEMPTS = 5  # at a state that other processes replace while it is read
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """What is in a gallery at one moment."""
+
+    folder: Path
+    manifest: Manifest
+    parts: tuple[StoredPart, ...]
+
+    def __len__(self) -> int:
+        return sum(map(len, self.parts))
+
+
+def read_state(folder: Path) -> State:
+    """One whole state, even if another process writes meanwhile."""
+    for _ in range(_ATTEMPTS):
+        manifest = read_manifest(folder)
+        try:
+            return State(folder, manifest, tuple(read_part(folder, part, manifest) for part in manifest.parts))
+        except FileNotFoundError as error:
+            missing = error
+            if read_manifest(folder).generation == manifest.generation:
+                break
+    raise ValueError(f"the gallery {folder} is damaged: {Path(str(missing.filename)).name} is missing")
+
+
+def check_new(folder: Path) -> None:
+    """Refuse a place for a new gallery that holds something else; what a killed `build` left is no hindrance."""
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is a file; a gallery is a folder")
+    if (folder / MANIFEST_FILE).exists():
+        raise ValueError(f"{folder} holds a gallery already: choose another place, or remove it first")
+    if folder.is_dir() and any(not _OURS.fullmatch(path.name) for path in folder.iterdir()):
+        raise ValueError(f"{folder} holds something else: choose an empty or new folder")
+
+
+class Writer:
+    """The one process that may change a gallery's folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def new_file(self, kind: str, ending: str) -> Path:
+        """A name that no file has had."""
+        return self.folder / f"{kind}-{secrets.token_hex(6)}.{ending}"
+
+    def commit(self, manifest: Manifest) -> None:
+        """Make this the gallery's state. Its files are on the disk before, and those of older states go after."""
+        for name in manifest.files:
+            _flush(self.folder / name)
+        temporary = self.folder / f".{MANIFEST_FILE}.{secrets.token_hex(6)}.partial"
+        temporary.write_text(manifest.model_dump_json(indent=1) + "\n", encoding="utf-8")
+        _flush(temporary)
+        temporary.replace(self.folder / MANIFEST_FILE)
+        _flush(self.folder)
+        self.clean(manifest.files)
+
+    def clean(self, kept: set[str]) -> None:
+        """Remove our files but those."""
+        for path in self.folder.iterdir():
+            if _OURS.fullmatch(path.name) and path.name not in kept and path.name != LOCK_FILE:
+                path.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def writing(folder: Path, *, is_new: bool = False) -> Iterator[Writer]:
+    """Wait until no other process writes, then be the one that does."""
+    try:
+        if is_new:
+            folder.mkdir(parents=True, exist_ok=True)
+        elif not (folder / MANIFEST_FILE).exists():
+            read_manifest(folder)  # says what is wrong
+        with (folder / LOCK_FILE).open("a") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            if is_new:
+                check_new(folder)
+            yield Writer(folder)
+    except OSError as error:
+        raise ValueError(f"the gallery {folder} can't be written: {error.strerror or error}") from None
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,78 @@
+"""On-the-fly classification: equation 2.6 by hand, the choice of k, blocks, and conditioned neighbours."""
+
+import math
+
+import pytest
+import torch
+from torch.nn import functional
+
+from vitrail.evaluation.knn import THESIS_CHOICES, find_neighbours, fit_neighbours, score_neighbours
+from vitrail.evaluation.probe_data import Labelled
+from vitrail.evaluation.ranking import condition_by_oracle
+
+
+def test_neighbours_by_hand() -> None:
+    angles = torch.tensor([0.0, 0.2, 0.5, 3.0])
+    base = torch.stack([angles.cos(), angles.sin()], dim=1)
+    train = Labelled(base, torch.tensor([0, 1, 1, 2]), 3)
+    query = torch.tensor([[1.0, 0.0]])
+    similarities, places = find_neighbours(query, base, count=3)
+    assert places.tolist() == [[0, 1, 2]]
+    assert torch.allclose(similarities, angles[:3].cos()[None])
+    # Equation 2.6 with sigma = 0.05, and the probabilities that it is normalised to.
+    weights = [math.exp(math.cos(angle) / 0.05) for angle in (0.0, 0.2, 0.5)]
+    expected = torch.tensor([[weights[0], weights[1] + weights[2], 0.0]]) / sum(weights)
+    assert torch.allclose(score_neighbours(query, base, train, count=3).softmax(dim=1), expected, atol=1e-5)
+
+
+def test_neighbours_do_not_count_themselves_when_their_number_is_chosen() -> None:
+    # Pairs of the same class: the nearest other image is right, the ones behind it are not.
+    angles = torch.tensor([0.0, 0.01, 1.0, 1.01, 2.0, 2.01])
+    data = Labelled(torch.stack([angles.cos(), angles.sin()], dim=1), torch.arange(6) // 2, 3)
+    fitted = fit_neighbours(data)
+    assert fitted.setting == {"neighbours": 1}
+    assert fitted.held_out == 100.0
+    alone = Labelled(data.vectors, torch.tensor([0, 1, 2, 0, 1, 2]), 3)
+    held_out = fit_neighbours(alone).held_out
+    assert held_out is not None
+    assert held_out < 50.0
+
+
+def test_neighbours_in_chunks_are_those_of_the_whole_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
+    base = functional.normalize(torch.randn(40, 5), dim=1)
+    whole = find_neighbours(base, base, count=7, without=torch.arange(40))
+    monkeypatch.setattr("vitrail.evaluation.ranking._BLOCK", 9)
+    monkeypatch.setattr("vitrail.evaluation.ranking._MAX_CELLS", 100)
+    parts = find_neighbours(base, base, count=7, without=torch.arange(40))
+    assert torch.equal(whole[1], parts[1])
+    assert not (whole[1] == torch.arange(40)[:, None]).any()
+
+
+def test_the_thesis_chooses_the_number_of_neighbours_from_five() -> None:
+    generator = torch.Generator().manual_seed(0)
+    vectors = torch.randn(80, 4, generator=generator)
+    data = Labelled(vectors, (vectors[:, 0] > 0).long(), 2)
+    chosen = fit_neighbours(data, choices=THESIS_CHOICES).setting["neighbours"]
+    held_out = {k: fit_neighbours(data, choices=[k]).held_out for k in (10, 15, 20, 25, 30)}
+    assert held_out[int(chosen)] == max(value for value in held_out.values() if value is not None)
+
+
+def test_fewer_images_than_neighbours_are_all_asked() -> None:
+    data = Labelled(torch.eye(4), torch.tensor([0, 0, 1, 1]), 2)
+    assert fit_neighbours(data, choices=THESIS_CHOICES).setting == {"neighbours": 3}
+    with pytest.raises(ValueError, match="there is one training image"):
+        fit_neighbours(data.choose(torch.tensor([0])))
+
+
+def test_a_collection_in_half_precision_gives_nearly_the_same_cosines() -> None:
+    base = functional.normalize(torch.randn(30, 8, generator=torch.Generator().manual_seed(0)), dim=1)
+    whole, half = (find_neighbours(base[:5], vectors, count=4)[0] for vectors in (base, base.half()))
+    assert torch.allclose(whole, half, atol=2e-3)
+
+
+def test_neighbours_of_a_known_coarse_class_come_first() -> None:
+    base = functional.normalize(torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [-1.0, 0.0]]), dim=1)
+    coarse = torch.tensor([0, 0, 1, 1])
+    known = condition_by_oracle(torch.tensor([1]), coarse, num_classes=2)
+    _, places = find_neighbours(base[:1], base, count=4, conditioning=known)
+    assert places.tolist() == [[2, 3, 0, 1]]
