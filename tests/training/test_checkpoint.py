@@ -15,8 +15,10 @@ from shrunk import small_model
 from torch import nn
 
 from vitrail.training.checkpoint import CheckpointError, Checkpoints, is_whole, load_checkpoint, write_whole
+from vitrail.training.distributed import World
 from vitrail.training.ema import MovingAverage
 from vitrail.training.optimizer import OptimizerSettings, make_optimizer
+from vitrail.training.parts import COMMON_FILE, part_file, sizes_of
 
 
 def state_of(step: int, size: int = 10) -> dict[str, Any]:
@@ -276,3 +278,64 @@ def test_other_wrong_files_are_told(tmp_path: Path) -> None:
 def test_an_ordered_dict_of_torch_is_plain(tmp_path: Path) -> None:
     path = Checkpoints(tmp_path).save({"model": OrderedDict(weight=torch.ones(2))}, step=1)
     assert torch.equal(load_checkpoint(path)["model"]["weight"], torch.ones(2))
+
+
+class Divided:
+    """Two processes that divide a tensor by rows, one after the other."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def write(self, step: int) -> Path:
+        """A folder as two processes write it."""
+        rows = torch.arange(10.0).view(5, 2) + step
+        folder = self.folder / f"step_{step:09d}.parts"
+        folder.mkdir(parents=True)
+        for rank, part in enumerate(rows.split((3, 2))):
+            torch.save({"/model/weight": part.clone()}, folder / part_file(rank))
+        state = {"step": step, "model": {"weight": {"divided tensor": "/model/weight"}}, "groups": [{"lr": 0.1}]}
+        torch.save({"state": state, "parts": sizes_of(folder)}, folder / COMMON_FILE)
+        return folder
+
+
+def test_parts_are_put_together_in_the_order_of_ranks(tmp_path: Path) -> None:
+    Divided(tmp_path).write(3)
+    newest = Checkpoints(tmp_path).newest()
+    assert newest is not None
+    state = load_checkpoint(newest)
+    assert torch.equal(state["model"]["weight"], torch.arange(10.0).view(5, 2) + 3)
+    assert (state["step"], state["groups"]) == (3, [{"lr": 0.1}])
+
+
+@pytest.mark.parametrize("damage", ["missing", "cut", "changed", "common"])
+def test_a_folder_with_a_damaged_part_is_passed_over(tmp_path: Path, damage: str) -> None:
+    first, second = (Divided(tmp_path).write(step) for step in (1, 2))
+    part = second / (COMMON_FILE if damage == "common" else part_file(1))
+    content = part.read_bytes()
+    if damage == "missing":
+        part.unlink()
+    elif damage == "changed":
+        middle = content.index(torch.tensor([[8.0, 9.0]]).numpy().tobytes()[:4])
+        part.write_bytes(content[:middle] + b"\x01\x02" + content[middle + 2 :])
+    else:
+        part.write_bytes(content[: len(content) // 2])
+    assert Checkpoints(tmp_path).newest() == first
+
+
+def test_files_and_folders_of_parts_take_each_others_place(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep_last=1)
+    Divided(tmp_path).write(1)
+    assert checkpoints.steps() == [1]
+    checkpoints.save(state_of(2), step=2, is_best=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["best.pt", "step_000000002.pt"]
+
+
+def test_one_process_writes_a_folder_alone_and_another_kind_of_best_goes(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep_last=1)
+    checkpoints.save(state_of(1), step=1, is_best=True)
+    checkpoints.save_divided(state_of(2), step=2, is_best=True, world=World())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["best.parts", "step_000000002.parts"]
+    newest, best = checkpoints.newest(), checkpoints.best()
+    assert newest is not None
+    assert best is not None
+    assert load_checkpoint(newest)["step"] == load_checkpoint(best)["step"] == 2

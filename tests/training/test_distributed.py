@@ -63,6 +63,9 @@ def test_a_sharded_run_stopped_by_ctrl_c_goes_on_in_one_process(tmp_path: Path, 
     assert process.returncode == 130, output
     assert output.count(f"stopped and saved; to go on: vitrail train out={folder}") == 1
     assert "Traceback" not in output
+    newest = Checkpoints(folder / "checkpoints").newest()
+    assert newest is not None
+    assert sorted(path.name for path in newest.iterdir()) == ["common.pt", "rank_00000.pt", "rank_00001.pt"]
     assert_same_run(run_in(folder, *WORDS), whole_run)
 
 

@@ -1,6 +1,7 @@
 """Checkpoints of a run: written whole or not at all, checked before they are read, and free of code."""
 
 import contextlib
+import errno
 import logging
 import os
 import re
@@ -15,10 +16,13 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor, nn
 
+from vitrail.training import parts
+from vitrail.training.distributed import World
 from vitrail.weights.files import read_pickle
 
-BEST_FILE = "best.pt"
-_STEP_FILE = re.compile(r"step_(\d{9}|[1-9]\d{9,})\.pt")
+BEST = "best"
+BEST_FILE = f"{BEST}.pt"
+_STEP_NAME = re.compile(r"step_(\d{9}|[1-9]\d{9,})\.(pt|parts)")
 _PLAIN = (bool, int, float, str, bytes, type(None), Tensor, nn.Parameter)
 _log = logging.getLogger(__name__)
 
@@ -30,8 +34,9 @@ class CheckpointError(ValueError):
 class Checkpoints:
     """The checkpoints in a folder: the last `keep_last`, and a copy of the best one that costs no room where it may.
 
-    One process writes. A checkpoint gets its name only when it is on the disk whole, so a run that is killed or finds
-    the disk full leaves the earlier ones; which is the newest follows from the names alone.
+    One process writes, or, where the model is divided, each its part of a folder. A checkpoint gets its name only when
+    it is on the disk whole, so a run that is killed or finds the disk full leaves the earlier ones; which is the newest
+    follows from the names alone.
     """
 
     def __init__(self, folder: str | os.PathLike[str], *, keep_last: int = 2) -> None:
@@ -51,20 +56,66 @@ class Checkpoints:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._remove_partial()
             write_whole(path, lambda file: torch.save(state, file))
+            parts.remove(path.with_suffix(parts.SUFFIX))
             if is_best:
                 target = self.folder / BEST_FILE
                 link_whole(path, target)
+                parts.remove(target.with_suffix(parts.SUFFIX))
         except OSError as error:
             raise CheckpointError(self._describe(error, target)) from error
         self._prune(step)
         return path
+
+    def save_divided(self, state: Mapping[str, Any], *, step: int, is_best: bool, world: World) -> Path:
+        """As `save`, of a state with divided tensors, of which every process writes its own part; all call it."""
+        path = self._path(step).with_suffix(parts.SUFFIX)
+        draft = path.with_name(f".{path.name}.partial")
+        own: dict[str, Tensor] = {}
+        common = parts.take_apart(dict(state), own)
+        failure: OSError | None = None
+        try:
+            if world.is_main:
+                self.folder.mkdir(parents=True, exist_ok=True)
+                self._remove_partial()
+                draft.mkdir()
+            world.share(None)  # the others wait for the folder
+            write_whole(draft / parts.part_file(world.rank), lambda file: torch.save(own, file))
+        except OSError as error:
+            failure = error
+        [has_failed] = world.any(failure is not None)
+        if world.is_main and not has_failed:
+            try:
+                self._finish_divided(common, draft, path, is_best=is_best)
+            except OSError as error:
+                failure, has_failed = error, True
+        [has_failed] = world.any(has_failed)
+        if has_failed:
+            reason = failure or OSError(errno.EIO, "another process could not write its part")
+            raise CheckpointError(self._describe(reason, path)) from failure
+        if world.is_main:
+            self._prune(step)
+        return path
+
+    def _finish_divided(self, common: dict[str, Any], draft: Path, path: Path, *, is_best: bool) -> None:
+        """What all parts have in common, then the name."""
+        check_plain(common)
+        whole = {"state": common, "parts": parts.sizes_of(draft)}
+        write_whole(draft / parts.COMMON_FILE, lambda file: torch.save(whole, file))
+        parts.remove(path)
+        draft.rename(path)
+        parts.remove(path.with_suffix(".pt"))
+        _sync_folder(self.folder)
+        if is_best:
+            target = (self.folder / BEST_FILE).with_suffix(parts.SUFFIX)
+            parts.link_folder(path, target)
+            parts.remove(target.with_suffix(".pt"))
 
     def steps(self) -> list[int]:
         """The steps of which there is a checkpoint, in order."""
         if not self.folder.is_dir():
             return []
         names = (path.name for path in self.folder.iterdir())
-        return sorted(int(found[1]) for name in names if (found := _STEP_FILE.fullmatch(name)))
+        return sorted({int(found[1]) for name in names if (found := _STEP_NAME.fullmatch(name))})
 
     def newest(self) -> Path | None:
         """The newest checkpoint that is whole; damaged ones are passed over and named in the log.
@@ -74,9 +125,10 @@ class Checkpoints:
         """
         steps = self.steps()
         for step in reversed(steps):
-            if is_whole(self._path(step)):
-                return self._path(step)
-            _log.warning("%s is damaged and passed over", self._path(step))
+            path = self._either(self._path(step))
+            if path is not None and is_whole(path):
+                return path
+            _log.warning("%s is damaged and passed over", path)
         if steps:
             raise ValueError(
                 f"no checkpoint in {self.folder} is whole, {len(steps)} damaged: restore one from a copy, delete that "
@@ -86,7 +138,13 @@ class Checkpoints:
 
     def best(self) -> Path | None:
         """The checkpoint that was saved as the best, if there is one."""
-        path = self.folder / BEST_FILE
+        return self._either(self.folder / BEST_FILE)
+
+    def _either(self, path: Path) -> Path | None:
+        """The file, or the folder of parts in its place."""
+        folder = path.with_suffix(parts.SUFFIX)
+        if folder.is_dir():
+            return folder
         return path if path.is_file() else None
 
     def _path(self, step: int) -> Path:
@@ -96,15 +154,16 @@ class Checkpoints:
         earlier = [step for step in self.steps() if step <= saved]
         for step in self.steps():
             if step not in earlier[-self.keep_last :]:
-                try:
-                    self._path(step).unlink()
-                except OSError as error:  # no reason to end a run whose state is safe
-                    _log.warning("%s is no longer needed but can't be removed (%s)", self._path(step), error.strerror)
+                for path in (self._path(step), self._path(step).with_suffix(parts.SUFFIX)):
+                    try:
+                        parts.remove(path)
+                    except OSError as error:  # no reason to end a run whose state is safe
+                        _log.warning("%s is no longer needed but can't be removed (%s)", path, error.strerror)
 
     def _remove_partial(self) -> None:
         """What a killed process left half-written; it may be what fills the disk."""
         for path in self.folder.glob(".*.partial"):
-            path.unlink()
+            parts.remove(path)
 
     def _describe(self, error: OSError, path: Path) -> str:
         steps = self.steps()
@@ -118,10 +177,13 @@ class Checkpoints:
 def load_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The state in a checkpoint, on the CPU; loading it never runs code that a file brings."""
     file = Path(path)
-    if not file.is_file():
+    if not file.exists():
         raise ValueError(f"{file}: no such checkpoint")
     if not is_whole(file):
         raise ValueError(f"{file}: damaged, or not a checkpoint")
+    if file.is_dir():
+        common = read_pickle(file / parts.COMMON_FILE, f"{file}")
+        return parts.put_together(common["state"], [read_pickle(file / name, f"{file}") for name in common["parts"]])
     state = read_pickle(file, f"{file}")
     if not isinstance(state, dict):
         raise ValueError(f"{file}: holds a {type(state).__name__} where a checkpoint was expected")
@@ -129,7 +191,13 @@ def load_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def is_whole(path: Path) -> bool:
-    """Whether every byte of a file of torch.save is as it was written, by the sums in its archive."""
+    """Whether every byte of a file of torch.save is as it was written, by the sums in its archive; or of a folder."""
+    if path.is_dir():
+        common = path / parts.COMMON_FILE
+        if not is_whole(common):
+            return False
+        found = parts.sizes_of(path)
+        return found == read_pickle(common, f"{path}").get("parts") and all(is_whole(path / name) for name in found)
     try:
         with zipfile.ZipFile(path) as archive:
             return archive.testzip() is None

@@ -343,9 +343,11 @@ class Stage:
     def save(self, *, is_best: bool) -> None:
         """Write a checkpoint of everything that the rest of the run depends on."""
         self._last_save = time.monotonic()
-        state = whole(self._state(), keep=self.world.is_main)
-        if self.world.is_main:
-            self.checkpoints.save(state, step=self.number * 10**9 + self.step, is_best=is_best)
+        step = self.number * 10**9 + self.step
+        if is_sharded(self.model):
+            self.checkpoints.save_divided(self._state(), step=step, is_best=is_best, world=self.world)
+        elif self.world.is_main:
+            self.checkpoints.save(self._state(), step=step, is_best=is_best)
 
     def _state(self) -> dict[str, Any]:
         return {

@@ -1,0 +1,74 @@
+"""Checkpoints of sharded runs: a folder in which every process has written its own part, and what all have in common.
+
+Nothing is gathered to write one, so that it takes no more memory than the run and the time of one process's part. The
+parts in the order of ranks, put together, are the whole tensors: any number of processes can go on from it. It is made
+of files of torch.save, which are read without running code.
+"""
+
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor, Shard
+
+SUFFIX = ".parts"
+COMMON_FILE = "common.pt"
+_DIVIDED = "divided tensor"  # the only key of what stands for one in the common file
+
+
+def part_file(rank: int) -> str:
+    """The name of a process's part."""
+    return f"rank_{rank:05d}.pt"
+
+
+def take_apart(state: Any, parts: dict[str, Tensor], path: str = "") -> Any:
+    """The state without its divided tensors, whose local parts are put into `parts` under their path."""
+    if isinstance(state, DTensor):
+        assert list(state.placements) == [Shard(0)], "FSDP2 divides by rows"
+        parts[path] = state.to_local().detach().cpu()
+        return {_DIVIDED: path}
+    if isinstance(state, Mapping):
+        return {key: take_apart(value, parts, f"{path}/{key}") for key, value in state.items()}
+    if isinstance(state, list):
+        return [take_apart(value, parts, f"{path}/{place}") for place, value in enumerate(state)]
+    return state
+
+
+def put_together(state: Any, parts: list[Mapping[str, Tensor]]) -> Any:
+    """The whole state, from what is common and all parts in the order of ranks."""
+    if isinstance(state, Mapping):
+        if set(state) == {_DIVIDED}:
+            return torch.cat([part[state[_DIVIDED]] for part in parts])
+        return {key: put_together(value, parts) for key, value in state.items()}
+    return [put_together(value, parts) for value in state] if isinstance(state, list) else state
+
+
+def sizes_of(folder: Path) -> dict[str, int]:
+    """The parts in a folder and their bytes."""
+    return {path.name: path.stat().st_size for path in sorted(folder.glob("rank_*.pt"))}
+
+
+def link_folder(source: Path, target: Path) -> None:
+    """A second folder of the same files, in place of what was there; copies where the file system has no links."""
+    draft = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir()
+    for path in source.iterdir():
+        try:
+            os.link(path, draft / path.name)
+        except OSError:
+            shutil.copy2(path, draft / path.name)
+    shutil.rmtree(target, ignore_errors=True)
+    draft.rename(target)
+
+
+def remove(path: Path) -> None:
+    """A checkpoint of either kind."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
