@@ -36,7 +36,7 @@ def run(sources: Sequence[str], settings: Mapping[str, Any], *, as_json: bool) -
     numbers = {source: _number_classes(trained, passes, index, source) for source, trained in models.items()}
     titles = _short_names(list(models))
     rows: list[dict[str, Any]] = [{"name": _LABELS}]
-    answers = [torch.from_numpy(level.labels).long()]
+    answers = [torch.tensor(level.labels, dtype=torch.int64)]
     for source, trained in models.items():
         for head, found in _answers(trained, passes, numbers[source], title=titles[source]).items():
             rows.append({"name": f"{titles[source]} {head}".strip(), "model": source, "head": head or None})

@@ -134,7 +134,7 @@ def _add(arguments: argparse.Namespace) -> int:
     _name_unread(added.unread)
     report = {"label": label, "coarse": added.coarse, "added": added.count, "images_of_label": gallery.counts()[label]}
     of = f" ({added.coarse})" if added.coarse else ""
-    line = f"{added.count:,} added to {label}{of}, which has {report['images_of_label']:,} images now"
+    line = f"{added.count:,} added to {label}{of}, now {report['images_of_label']:,} in all"
     _show(report, is_json=arguments.json, lines=lambda _: [line])
     return _INCOMPLETE if added.unread else 0
 

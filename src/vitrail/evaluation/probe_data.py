@@ -55,7 +55,7 @@ class Labelled:
 
 def label(embeddings: Embeddings, level: Level) -> Labelled:
     """Embeddings with the labels of one level; images without a label are left out."""
-    targets = torch.from_numpy(np.ascontiguousarray(level.labels))[embeddings.indices]
+    targets = torch.from_numpy(np.array(level.labels))[embeddings.indices]
     is_known = targets >= 0 if targets.ndim == 1 else torch.ones(len(targets), dtype=torch.bool)
     targets = targets.float() if targets.ndim == 2 else targets.long()
     return Labelled(embeddings.vectors[is_known], targets[is_known], len(level.classes))
