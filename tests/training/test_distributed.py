@@ -129,7 +129,7 @@ def test_blocks_are_found_in_trunk_and_class_stage_and_in_models_of_timm() -> No
 
 def test_a_state_without_divided_tensors_is_whole() -> None:
     state = {"step": 3, "model": {"weight": torch.ones(2)}, "groups": [{"betas": (0.9, 0.99)}]}
-    assert whole(state, keep=False) == state
+    assert whole(state) == state
 
 
 def test_errors_of_collectives_are_told_from_others() -> None:

@@ -1,14 +1,16 @@
 """Show where a model looks in images, a picture each and a page of all; with --score measure whether it is so."""
 
 import argparse
-import contextlib
 import difflib
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from vitrail.cli.passes import load_seeing, open_data, show_progress
+from vitrail.cli.predict import find_images
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -61,7 +63,6 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.score and not settings.get("out"):
         raise ValueError("say where the pictures go: add out=DIR")
 
-    from vitrail.cli.passes import load_seeing
     from vitrail.evaluation.predict import choose_device
 
     device = choose_device(str(settings.get("device", "auto")))
@@ -144,7 +145,6 @@ def _find_classes(trained: "Trained", asked: Any) -> list[int] | None:
 
 def _draw(trained: "Trained", look: _Look, words: Sequence[str], settings: Mapping[str, Any], *, is_json: bool) -> int:
     """A picture for each image, and a page that shows them all."""
-    from vitrail.cli.predict import find_images
     from vitrail.explain.drawing import MAX_SIDE
     from vitrail.explain.page import write_page
 
@@ -159,7 +159,7 @@ def _draw(trained: "Trained", look: _Look, words: Sequence[str], settings: Mappi
     folder.mkdir(parents=True, exist_ok=True)
     entries = [_draw_matrices(trained, look, folder)] if is_mixing else []
     num_unread = 0
-    with _show_progress("explain", total=len(paths)) as advance:
+    with show_progress("explain", total=len(paths)) as advance:
         for number, path in enumerate(paths, start=1):
             try:
                 entries.append(_draw_image(trained, look, path, folder / f"{number:04d}", max_side=max_side))
@@ -226,7 +226,6 @@ def _plain(stem: str) -> str:
 
 def _score(source: str, trained: "Trained", look: _Look, settings: Mapping[str, Any], *, is_json: bool) -> int:
     """The mean of every measure, for the model's maps and for the floors."""
-    from vitrail.cli.passes import open_data
     from vitrail.explain.masks import find_masks
     from vitrail.explain.measure import choose_places, measure
     from vitrail.explain.score import NUM_STEPS
@@ -249,7 +248,7 @@ def _score(source: str, trained: "Trained", look: _Look, settings: Mapping[str, 
         unread.append(place)
         print(f"vitrail: {place}: {detail}", file=sys.stderr)
 
-    with _show_progress("score", total=len(places)) as advance:
+    with show_progress("score", total=len(places)) as advance:
         scores = measure(
             trained.model,
             data,
@@ -290,15 +289,3 @@ def _show(report: Mapping[str, Any], results: Mapping[str, Mapping[str, float]])
     if share is not None:
         yield ""
         yield f"The masks cover {share:.1%} of the pictures: what an even map would get."
-
-
-@contextlib.contextmanager
-def _show_progress(name: str, *, total: int) -> Iterator[Callable[[int], object]]:
-    """A bar on stderr where that is a terminal."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal, redirect_stdout=False) as bars:
-        task = bars.add_task(name, total=total)
-        yield lambda count: bars.advance(task, count)

@@ -18,7 +18,7 @@ from vitrail.cli.gallery_text import (
     hit_line,
     hit_record,
 )
-from vitrail.cli.passes import KEYS, Passes, load_seeing, show_progress, split_words
+from vitrail.cli.passes import KEYS, Passes, load_seeing, make_extraction, show_progress, split_words
 from vitrail.cli.predict import find_images
 
 if TYPE_CHECKING:
@@ -280,21 +280,9 @@ def _open(folder: str, settings: Mapping[str, Any]) -> "Gallery":
 
 
 def _extraction(trained: Any, data: "Dataset | None", settings: Mapping[str, Any]) -> "Extraction":
-    import vitrail
-    from vitrail.evaluation.features import Extraction
     from vitrail.gallery.images import GivenImages
 
-    passes = Passes(GivenImages([]) if data is None else data, "label", settings)
-    return Extraction(
-        trained.model,
-        view=trained.view,
-        normalize=trained.normalize,
-        device=passes.device,
-        dtype=passes.dtype,
-        batch_size=passes.batch_size,
-        workers=passes.workers,
-        faster=vitrail.fold(trained.model),
-    )
+    return make_extraction(trained, Passes(GivenImages([]) if data is None else data, "label", settings))
 
 
 def _embed(arguments: argparse.Namespace) -> "tuple[Gallery, list[str], Any]":

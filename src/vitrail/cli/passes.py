@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from vitrail.data.contract import Batch, Dataset
     from vitrail.data.quarantine import Problem
+    from vitrail.evaluation.features import Extraction
     from vitrail.training.recipe import Recipe
     from vitrail.training.trained import Trained
 
@@ -157,6 +158,23 @@ def _crop_ratio(value: Any) -> float | None:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ValueError(f"crop_ratio must be a number above 0 and at most 1, not {value!r}")
     return float(value)
+
+
+def make_extraction(trained: "Trained", passes: Passes) -> "Extraction":
+    """What makes embeddings of images with a model, as these passes are to be made."""
+    import vitrail
+    from vitrail.evaluation.features import Extraction
+
+    return Extraction(
+        trained.model,
+        view=trained.view,
+        normalize=trained.normalize,
+        device=passes.device,
+        dtype=passes.dtype,
+        batch_size=passes.batch_size,
+        workers=passes.workers,
+        faster=vitrail.fold(trained.model),
+    )
 
 
 @contextlib.contextmanager

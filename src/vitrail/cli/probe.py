@@ -9,7 +9,17 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitrail.cli.passes import KEYS, Passes, load_seeing, open_data, read_image_size, seeing, show_progress, split_words
+from vitrail.cli.passes import (
+    KEYS,
+    Passes,
+    load_seeing,
+    make_extraction,
+    open_data,
+    read_image_size,
+    seeing,
+    show_progress,
+    split_words,
+)
 from vitrail.models.catalog import CATALOG, TIMM_PREFIX, create_model
 
 if TYPE_CHECKING:
@@ -131,20 +141,10 @@ def _embed(
     trained: "Trained", data: "Mapping[str, Dataset]", level: str, settings: Mapping[str, Any]
 ) -> "tuple[dict[str, Embeddings], str]":
     """The embeddings of each split, and the precision they were computed in."""
-    import vitrail
-    from vitrail.evaluation.features import Extraction, embed
+    from vitrail.evaluation.features import embed
 
     passes = Passes(data["train"], level, settings)
-    extraction = Extraction(
-        trained.model,
-        view=trained.view,
-        normalize=trained.normalize,
-        device=passes.device,
-        dtype=passes.dtype,
-        batch_size=passes.batch_size,
-        workers=passes.workers,
-        faster=vitrail.fold(trained.model),
-    )
+    extraction = make_extraction(trained, passes)
     cache = settings.get("cache")
     found = {}
     for split, dataset in data.items():

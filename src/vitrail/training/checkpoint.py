@@ -20,8 +20,7 @@ from vitrail.training import parts
 from vitrail.training.distributed import World
 from vitrail.weights.files import read_pickle
 
-BEST = "best"
-BEST_FILE = f"{BEST}.pt"
+BEST_FILE = "best.pt"
 _STEP_NAME = re.compile(r"step_(\d{9}|[1-9]\d{9,})\.(pt|parts)")
 _PLAIN = (bool, int, float, str, bytes, type(None), Tensor, nn.Parameter)
 _log = logging.getLogger(__name__)

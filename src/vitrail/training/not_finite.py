@@ -49,7 +49,7 @@ def _find(stage: "Stage", batches: list[Batch]) -> tuple[str, list[int]] | None:
         torch.manual_seed(Draws(stage.seed, stage.step, stage.world.rank, "model").integer(2**62))
         for batch in batches:
             with _watched(model) as watch, torch.set_grad_enabled(has_gradients), autocast(stage.device, stage.dtype):
-                losses = stage.objective(model, stage._to_device(batch, epoch=stage.step // stage.sampler.num_steps))
+                losses = stage.objective(model, stage.to_device(batch, epoch=stage.step // stage.sampler.num_steps))
             if watch.where is not None:
                 return watch.where, _pick(batch, watch.is_bad)
             if not is_finite(losses.total):

@@ -1,7 +1,7 @@
 """Models in parts, one a process (FSDP2), for those that do not fit one device; and their state made whole again.
 
-A checkpoint of a sharded run is the same file as that of any other run, so that a run goes on with any number of
-processes, sharded or not.
+What a checkpoint of a sharded run holds is the same as of any other (parts.py), so that a run goes on with any number
+of processes, sharded or not.
 """
 
 import math
@@ -56,14 +56,13 @@ def blocks_of(model: nn.Module) -> list[nn.Module]:
     return [block for part in reversed(lists) for block in part.children()]
 
 
-def whole(value: Any, *, keep: bool = True) -> Any:
-    """A state with its divided tensors gathered to the CPU; every process takes part, those with `keep` get it."""
+def whole(value: Any) -> Any:
+    """A state with its divided tensors gathered to the CPU of every process, all of which take part."""
     if isinstance(value, DTensor):
-        gathered = value.full_tensor().detach()
-        return gathered.cpu() if keep else None
+        return value.full_tensor().detach().cpu()
     if isinstance(value, Mapping):
-        return {key: whole(item, keep=keep) for key, item in value.items()}
-    return [whole(item, keep=keep) for item in value] if isinstance(value, list) else value
+        return {key: whole(item) for key, item in value.items()}
+    return [whole(item) for item in value] if isinstance(value, list) else value
 
 
 def divide(value: Tensor, *, like: Tensor) -> Tensor:

@@ -15,9 +15,6 @@ from vitrail.data.blend import Normalize
 from vitrail.data.checks import as_pair
 from vitrail.data.contract import Batch
 from vitrail.data.draws import Draws
-from vitrail.data.loader import Loader
-from vitrail.data.quarantine import Quarantine, QuarantineSettings
-from vitrail.data.sampler import Sampler
 from vitrail.evaluation.average_precision import AveragePrecisionMeter
 from vitrail.evaluation.classify import ClassificationMeter
 from vitrail.evaluation.predict import autocast, choose_precision, predict
@@ -28,6 +25,7 @@ from vitrail.training.distributed import World, distribute, local_gradients
 from vitrail.training.ema import MovingAverage
 from vitrail.training.environment import describe_environment
 from vitrail.training.interruption import Interrupted, StopSignal
+from vitrail.training.loaders import make_loaders
 from vitrail.training.micro_batch import choose_micro_batch
 from vitrail.training.not_finite import describe_not_finite
 from vitrail.training.optimizer import set_lr
@@ -121,7 +119,18 @@ class Stage:
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.dtype == torch.float16)
         if state is not None:
             self._restore(state)
-        self._make_loaders()
+        self.num_parts = -(-self._rank_batch // self.micro_batch)
+        self.loader, self.val_loader = make_loaders(
+            recipe,
+            self.data,
+            view=build.make_evaluation_view(recipe, self.model),
+            seed=self.seed,
+            ranks=self.world.ranks,
+            num_parts=self.num_parts,
+            device=self.device,
+            listing=self.folder.quarantine_file if self.world.is_main else None,
+        )
+        self.sampler = self.loader.sampler
         total = recipe.steps or math.ceil(recipe.epochs * self.sampler.num_steps)
         self.total_steps = total
         self.schedule = build.make_schedule(recipe, steps_per_epoch=self.sampler.num_steps, total_steps=total)
@@ -204,7 +213,7 @@ class Stage:
             share = len(batch.indices) * self.world.num_ranks / self.sampler.batch_size
             with local_gradients(self.parallel, is_last=place == len(batches) - 1):
                 with autocast(self.device, self.dtype):
-                    losses = self.objective(self.parallel, self._to_device(batch, epoch=epoch))
+                    losses = self.objective(self.parallel, self.to_device(batch, epoch=epoch))
                 self.scaler.scale(losses.total * share).backward()
             loss += losses.total.detach() * share
             for name, part in losses.parts.items():
@@ -225,7 +234,8 @@ class Stage:
         if self.progress.note_step(self, num_images=num_images, is_due=self.step == self.total_steps):
             self._log_step(loss, norm, parts)
 
-    def _to_device(self, batch: Batch, *, epoch: int) -> Batch:
+    def to_device(self, batch: Batch, *, epoch: int) -> Batch:
+        """A batch as the objective takes it: on the device, normalised, mixed, with a teacher's answers if kept."""
         pixels = batch.images.to(self.device, non_blocking=True)
         targets = batch.targets.to(self.device, non_blocking=True)
         answers = self._look_up(batch, pixels)
@@ -387,42 +397,3 @@ class Stage:
             model.load_state_dict(weights)
         save_model(model, self.folder.model)
         self.folder.write_json(self.folder.model / "classes.json", self.data.describe())
-
-    def _make_loaders(self) -> None:
-        recipe, data = self.recipe, self.data
-        self.num_parts = -(-self._rank_batch // self.micro_batch)
-        self.sampler = Sampler(
-            len(data.train),
-            batch_size=recipe.batch_size,
-            seed=self.seed,
-            ranks=self.world.ranks,
-            num_micro_batches=self.num_parts,
-            num_repeats=recipe.augmentation.repeats,
-            groups=data.train.groups,
-            weights=build.balanced_weights(data.labels) if recipe.data.balanced else None,
-        )
-        workers = recipe.data.workers
-        if workers is None:
-            workers = build.default_workers(self.device)
-        listing = self.folder.quarantine_file if self.world.is_main else None
-        quarantine = Quarantine(QuarantineSettings(listing=listing, max_share=recipe.data.max_broken))
-        self.loader = Loader(
-            data.train,
-            transform=build.make_augmentation(recipe),
-            sampler=self.sampler,
-            level=data.level,
-            fixed_views=recipe.teacher.num_views if self.teacher_cache is not None else None,
-            num_workers=workers,
-            quarantine=quarantine,
-            pin_memory=self.device.type == "cuda",
-        )
-        val_batch = recipe.evaluation.batch_size or min(recipe.batch_size, 64 * self.world.num_ranks)
-        self.val_loader = Loader(
-            data.val,
-            transform=build.make_evaluation_view(recipe, self.model),
-            sampler=Sampler(len(data.val), batch_size=val_batch, is_training=False, ranks=self.world.ranks),
-            level=data.level,
-            num_workers=workers,
-            quarantine=quarantine,
-            pin_memory=self.device.type == "cuda",
-        )
