@@ -17,19 +17,23 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 ARROWS: dict[str, set[str]] = {
     "layers": set(),
     "models": {"layers"},
-    "weights": {"vitrail", "layers", "models"},
+    "weights": {"vitrail", "layers", "models", "heads"},
     "deploy": {"layers", "models"},
     "data": set(),
     "heads": {"layers", "models"},
     "objectives": {"models", "data", "heads"},
     "evaluation": {"layers", "models", "data"},
     "explain": {"layers", "models", "data", "evaluation"},
+    "inspection": {"layers", "models", "heads", "data", "evaluation", "explain"},
     "gallery": {"models", "data", "objectives", "evaluation"},
-    "training": {"vitrail", "layers", "models", "heads", "weights", "data", "objectives", "evaluation"},
+    "training": {
+        *("vitrail", "layers", "models", "heads", "weights", "data", "objectives", "evaluation"),
+        "inspection",
+    },
     "recipes": {"training"},
     "cli": {
         *("vitrail", "layers", "models", "weights", "deploy", "data", "objectives", "evaluation", "explain"),
-        *("gallery", "training", "recipes"),
+        *("inspection", "gallery", "training", "recipes"),
     },
 }
 

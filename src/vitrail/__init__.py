@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from vitrail.explain.drawing import draw_maps
     from vitrail.explain.maps import attention_maps
     from vitrail.gallery.gallery import Gallery
+    from vitrail.inspection.inspection import inspect_model
     from vitrail.models.catalog import create_model, list_models
     from vitrail.models.complexity import complexity
     from vitrail.models.contract import Features
@@ -26,6 +27,7 @@ __all__ = [
     "create_model",
     "draw_maps",
     "fold",
+    "inspect_model",
     "list_models",
     "load_model",
     "load_pack",
@@ -45,6 +47,7 @@ _HOMES = {
     "create_model": "vitrail.models.catalog",
     "draw_maps": "vitrail.explain.drawing",
     "fold": "vitrail.deploy",
+    "inspect_model": "vitrail.inspection.inspection",
     "list_models": "vitrail.models.catalog",
     "load_model": "vitrail.weights",
     "load_pack": "vitrail.training.trained",

@@ -9,7 +9,20 @@ import sys
 from typing import NoReturn
 
 import vitrail
-from vitrail.cli import check, evaluate, explain, gallery, models, pack, plan, predict, probe, recipes, train
+from vitrail.cli import (
+    check,
+    evaluate,
+    explain,
+    gallery,
+    inspect,
+    models,
+    pack,
+    plan,
+    predict,
+    probe,
+    recipes,
+    train,
+)
 
 # The one table of verbs. A verb is a module with `SUMMARY`, `add_arguments(parser)` and `run(arguments) -> int`; it
 # imports whatever is heavy inside `run`, so that help answers at once.
@@ -23,6 +36,7 @@ VERBS = {
     "predict": predict,
     "probe": probe,
     "explain": explain,
+    "inspect": inspect,
     "gallery": gallery,
     "pack": pack,
 }

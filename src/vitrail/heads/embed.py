@@ -13,6 +13,7 @@ from vitrail.models.contract import CheckedSettings, Features, Model, initialize
 
 PROJECTORS = ("none", "linear", "mlp")
 RETRIEVED = ("projection", "trunk")
+TRUNK = "trunk."  # how the names of the trunk's parameters begin
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,6 +170,11 @@ class EmbeddingModel(Model):
         smaller = EmbeddingModel(self.trunk, replace(self.config.head, has_predictor=False))
         smaller.projector, smaller.head = self.projector, self.head
         return smaller.train(self.training)
+
+
+def trunk_of(model: Model) -> Model:
+    """The trunk of an embedding model; any other model is its own."""
+    return model.trunk if isinstance(model, EmbeddingModel) else model
 
 
 def make_projector(width: int, settings: EmbeddingSettings) -> nn.Module:

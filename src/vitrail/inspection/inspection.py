@@ -1,0 +1,229 @@
+"""`inspect_model`: all that can be measured inside a model, as tables, pictures and a page."""
+
+import contextlib
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vitrail.evaluation.energy import cumulative_energy
+from vitrail.evaluation.tokens import TokenMeter, watched_tokens
+from vitrail.heads.embed import trunk_of
+from vitrail.inspection.attention import AttentionMeter, watched_attention
+from vitrail.inspection.branches import watched_branches
+from vitrail.inspection.history import Moment, read_history
+from vitrail.inspection.layers import Layer, LayerMeans, evaluating, find_layers
+from vitrail.inspection.parallel import watched_pairs
+from vitrail.inspection.parts import (
+    Part,
+    distance_part,
+    energy_part,
+    parallel_part,
+    ratios_part,
+    scales_part,
+    sparsity_part,
+    spread_part,
+    tokens_part,
+)
+from vitrail.inspection.weights import scales_of, sparsities_of
+from vitrail.layers.classifier import PerClassClassifier
+from vitrail.models.contract import Features, Model
+from vitrail.models.timm_backbone import TimmBackbone
+
+PAGE_FILE = "report.html"
+BATCH_SIZE = 8  # attention of all patches to all is held for a batch
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What was found inside a model."""
+
+    model_name: str
+    num_parameters: int
+    num_blocks: int
+    num_images: int
+    image_size: tuple[int, int]
+    parts: tuple[Part, ...]
+
+    def part(self, name: str) -> Part:
+        """The part of that name, which may only say why it is missing."""
+        for part in self.parts:
+            if part.name == name:
+                return part
+        raise ValueError(f"there is no part {name!r}: there are {', '.join(part.name for part in self.parts)}")
+
+    def write(self, folder: str | os.PathLike[str], *, source: str = "", data: str = "") -> Path:
+        """Write `report.html`, a CSV for each table and an SVG for each picture into a folder; gives the page's path.
+
+        `source` and `data` are what the page says of where the model and the images come from.
+        """
+        from vitrail.inspection.drawing import draw
+        from vitrail.inspection.page import render_page
+
+        pictures = {part.name: draw(part.chart) for part in self.parts if part.chart is not None}
+        height, width = self.image_size
+        facts = {
+            "parameters": f"{self.num_parameters / 1e6:.1f} M",
+            "blocks": str(self.num_blocks) if self.num_blocks else "",
+            "images": f"{self.num_images:,}",
+            "pixels": f"{height} x {width}",
+        }
+        words = [f"Weights of {source}." if source else "", f"Images of {data}." if data else ""]
+        page = render_page(
+            self.model_name,
+            lead=" ".join(filter(None, words)),
+            facts={what: value for what, value in facts.items() if value},
+            parts=self.parts,
+            pictures=pictures,
+        )
+        place = Path(folder).expanduser()
+        try:
+            place.mkdir(parents=True, exist_ok=True)
+            for part in self.parts:
+                for name, table in part.files.items():
+                    (place / f"{name}.csv").write_text(table.as_csv(), encoding="utf-8")
+            for name, picture in pictures.items():
+                (place / f"{name}.svg").write_text(picture, encoding="utf-8")
+            (place / PAGE_FILE).write_text(page, encoding="utf-8")
+        except OSError as error:
+            raise ValueError(f"{error.filename or place} can't be written: {error.strerror}") from None
+        return place / PAGE_FILE
+
+
+def _ignore(count: int) -> None:
+    """Nobody wants to see how it goes."""
+
+
+def inspect_model(
+    model: Model,
+    images: Tensor,
+    *,
+    records: Iterable[Mapping[str, Any]] = (),
+    batch_size: int = BATCH_SIZE,
+    advance: Callable[[int], object] = _ignore,
+) -> Inspection:
+    """Measure what happens inside a model while it looks at images [images, channels, height, width] prepared for it.
+
+    `records` are those of a run's metrics: where ratios of branches are among them, their course is drawn. What a model
+    does not have is a part that says so. `advance` is told of every batch's number of images, twice: the second pass is
+    for the parallel errors. The model is left as it was, in its mode and without a hook.
+    """
+    _check(model, images, batch_size=batch_size)
+    layers = find_layers(model)
+    seen = _look(model, images, batch_size=batch_size, advance=advance)
+    errors = _find_errors(model, images, batch_size=batch_size, advance=advance)
+    parts = _make_parts(model, layers, seen, errors, read_history(records))
+    return Inspection(
+        model_name=model.name or type(model).__name__,
+        num_parameters=sum(parameter.numel() for parameter in model.parameters()),
+        num_blocks=len({layer.label for layer in layers}),
+        num_images=len(images),
+        image_size=(images.shape[2], images.shape[3]),
+        parts=parts,
+    )
+
+
+def _check(model: object, images: object, *, batch_size: int) -> None:
+    if not isinstance(model, Model):
+        raise ValueError(f"inspect_model takes a model made by create_model or load_model, not {type(model).__name__}")
+    if model.is_folded:
+        raise ValueError("a folded model has no branches of its own any more: pass the model it was folded from")
+    if isinstance(images, Tensor) and images.ndim == 4 and len(images) == 0:
+        raise ValueError("there are no images to look at: give at least 1")
+    trunk_of(model).check_images(images)  # type: ignore[arg-type]
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1, not {batch_size}")
+
+
+@dataclass(eq=False)
+class _Seen:
+    """What one pass over the images tells."""
+
+    ratios: LayerMeans
+    attention: AttentionMeter
+    tokens: TokenMeter | str  # or why there is none
+    embeddings: Tensor
+    num_patches: int
+
+
+def _look(model: Model, images: Tensor, *, batch_size: int, advance: Callable[[int], object]) -> _Seen:
+    vectors, num_patches = [], 0
+    device = next(model.parameters()).device
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(evaluating(model))
+        ratios = stack.enter_context(watched_branches(model))
+        attention = stack.enter_context(watched_attention(model, (images.shape[2], images.shape[3])))
+        tokens: TokenMeter | str
+        try:
+            tokens = stack.enter_context(watched_tokens(trunk_of(model)))
+        except ValueError as error:
+            tokens = str(error)
+        for batch in images.split(batch_size):
+            features = model.features(batch.to(device))
+            vectors.append(_embedding_of(model, features).float().cpu())
+            num_patches = features.patches.shape[2] * features.patches.shape[3]
+            advance(len(batch))
+    return _Seen(ratios, attention, tokens, torch.cat(vectors), num_patches)
+
+
+def _embedding_of(model: Model, features: Features) -> Tensor:
+    """All summary tokens side by side; with a token per class the mean of the patches, as embeddings are made."""
+    if isinstance(model.head, PerClassClassifier):
+        return features.patches.mean(dim=(2, 3))
+    return features.summary.flatten(1)
+
+
+def _find_errors(
+    model: Model, images: Tensor, *, batch_size: int, advance: Callable[[int], object]
+) -> dict[str, list[float | None]]:
+    device = next(model.parameters()).device
+    with evaluating(model), watched_pairs(model) as errors:
+        for batch in images.split(batch_size):
+            model.features(batch.to(device))
+            advance(len(batch))
+    return errors.results()
+
+
+def _make_parts(
+    model: Model,
+    layers: Sequence[Layer],
+    seen: _Seen,
+    errors: dict[str, list[float | None]],
+    history: Sequence[Moment],
+) -> tuple[Part, ...]:
+    label = model.name or type(model).__name__
+    is_closed = isinstance(trunk_of(model), TimmBackbone)
+    closed = f"{label} is a backbone of timm, whose layers are not open to this" if is_closed else ""
+    scales, sparsities = scales_of(model), sparsities_of(model)
+    distances, spreads = seen.attention.distances(), seen.attention.spreads()
+    even = seen.attention.even_distance
+    has_errors = any(value is not None for values in errors.values() for value in values)
+    return (
+        ratios_part(layers, seen.ratios.results(), history) if layers else Part("ratios", missing=closed),
+        parallel_part(layers, errors)
+        if has_errors
+        else Part("parallel", missing=closed or f"{label} has no two layers that follow each other"),
+        scales_part(scales) if scales else Part("layer_scale", missing=closed or f"{label} has no LayerScale"),
+        distance_part(layers, distances, even=even)
+        if distances and even is not None
+        else Part("attention_distance", missing=closed or f"{label} has no self-attention"),
+        spread_part(layers, spreads, num_patches=seen.num_patches)
+        if spreads
+        else Part("class_attention_spread", missing=f"{label} has no class-attention"),
+        Part("tokens", missing=seen.tokens)
+        if isinstance(seen.tokens, str)
+        else tokens_part(list(seen.tokens.results())),
+        sparsity_part(sparsities) if sparsities else Part("sparsity", missing=closed),
+        _find_energy(seen.embeddings),
+    )
+
+
+def _find_energy(embeddings: Tensor) -> Part:
+    try:
+        return energy_part(cumulative_energy(embeddings), num_images=len(embeddings), dim=embeddings.shape[1])
+    except ValueError as error:
+        return Part("energy", missing=str(error))

@@ -1,0 +1,284 @@
+"""The parts of an inspection: from what was measured to a sentence, a table and a chart each."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from vitrail.inspection.chart import (
+    COLOURS,
+    Axis,
+    Chart,
+    Curve,
+    Panel,
+    colour_of,
+    curves_by_kind,
+    layer_row,
+    numbers_of,
+    shade_of,
+)
+from vitrail.inspection.history import Moment, choose_moments
+from vitrail.inspection.layers import Layer
+from vitrail.inspection.table import Table, tabulate
+from vitrail.inspection.texts import TEXTS
+
+Values = Mapping[str, Sequence[float | None]]  # for each kind of layer, from its first block to its last
+SHARES = (0.5, 0.8, 0.9, 0.95, 0.99)  # of the energy
+
+
+@dataclass(frozen=True)
+class Part:
+    """One measurement, or why there is none."""
+
+    name: str  # one of TEXTS, and of its files
+    finding: str = ""  # what came out, in a sentence
+    table: Table | None = None
+    chart: Chart | None = None
+    more: Mapping[str, Table] = field(default_factory=dict)  # longer tables, for files alone
+    missing: str = ""  # why there is nothing to measure
+
+    @property
+    def title(self) -> str:
+        """For people."""
+        return TEXTS[self.name].title
+
+    @property
+    def meaning(self) -> str:
+        """What is measured, and how to read it."""
+        return TEXTS[self.name].meaning
+
+    @property
+    def files(self) -> dict[str, Table]:
+        """All tables by the names of their files, without the ending."""
+        return ({self.name: self.table} if self.table is not None else {}) | dict(self.more)
+
+
+def ratios_part(layers: Sequence[Layer], ratios: Values, history: Sequence[Moment]) -> Part:
+    """CaiT figure 4, thesis figure 3.6."""
+    columns = _by_layer(layers, ratios)
+    if history:
+        rows = _history_rows(layers, ratios, choose_moments(history))
+    else:
+        rows = [layer_row(layers, lambda own: curves_by_kind(own, columns), y_label="ratio of norms")]
+    return Part(
+        "ratios",
+        finding=f"Mean ratio: {_listed(ratios)}.",
+        table=tabulate(columns),
+        chart=Chart(rows),
+        more={"ratios_by_epoch": _history_table(history)} if history else {},
+    )
+
+
+def _history_rows(layers: Sequence[Layer], ratios: Values, moments: Sequence[Moment]) -> list[list[Panel]]:
+    """Across patches above, feed-forward below; a curve for each epoch, the later the darker."""
+    has_stages = len({moment.stage for moment in moments}) > 1
+    courses = [
+        (
+            f"stage {moment.stage + 1}, epoch {moment.epoch:.4g}" if has_stages else f"epoch {moment.epoch:.4g}",
+            shade_of((place + 1) / len(moments)),
+            moment.ratios,
+        )
+        for place, moment in enumerate(moments)
+    ]
+    courses.append(("these weights", COLOURS[1], ratios))
+
+    def draw_courses(own: Sequence[Layer]) -> list[Curve]:
+        kind = own[0].kind
+        return [
+            Curve(name, numbers_of(own)[: len(values)], values[: len(own)], colour, is_dashed=values is ratios[kind])
+            for name, colour, course in courses
+            if (values := course.get(kind, ()))
+        ]
+
+    rows = []
+    for is_feed_forward in (False, True):
+        own = [layer for layer in layers if layer.kind.endswith("feed-forward") is is_feed_forward]
+        if own:
+            rows.append(layer_row(own, draw_courses, y_label=f"{own[0].kind}: ratio"))
+    return rows
+
+
+def _history_table(history: Sequence[Moment]) -> Table:
+    rows = tuple(
+        (moment.stage + 1, moment.step, moment.epoch, kind, number, value)
+        for moment in history
+        for kind, values in moment.ratios.items()
+        for number, value in enumerate(values, start=1)
+    )
+    return Table(("stage", "step", "epoch", "branch", "block", "ratio"), rows)
+
+
+def parallel_part(layers: Sequence[Layer], errors: Values) -> Part:
+    """Three things, section 3.2."""
+    columns = _by_layer(layers, errors)
+    found = [(value, layer) for column in columns.values() for layer, value in column.items() if value is not None]
+    largest, where = max(found, key=lambda pair: pair[0])
+    return Part(
+        "parallel",
+        finding=f"Mean error: {_listed(errors)}. The greatest is {_number(largest)}, of {where.kind} in {where.label}.",
+        table=tabulate(columns),
+        chart=Chart([layer_row(layers, lambda own: curves_by_kind(own, columns), y_label="relative error")]),
+    )
+
+
+def scales_part(scales: Sequence[tuple[Layer, Tensor]]) -> Part:
+    """CaiT eq. 4."""
+    weights = dict(scales)
+    sizes = {layer: each.abs().mean().item() for layer, each in scales}
+    kinds: dict[str, list[Layer]] = {}
+    for layer, _ in scales:
+        kinds.setdefault(layer.kind, []).append(layer)
+
+    def draw_weights(own: Sequence[Layer]) -> list[Curve]:
+        return [
+            Curve(
+                f"{own[0].kind}, mean |λ|",
+                numbers_of(own),
+                [sizes[layer] for layer in own],
+                colour_of(own[0].kind),
+                low=[weights[layer].min().item() for layer in own],
+                high=[weights[layer].max().item() for layer in own],
+            )
+        ]
+
+    rows = []
+    for is_feed_forward in (False, True):
+        row = [layer for layer in weights if layer.kind.endswith("feed-forward") is is_feed_forward]
+        if row:
+            rows.append(layer_row(row, draw_weights, y_label="weight λ", from_zero=False))
+    means = {kind: [sizes[layer] for layer in own] for kind, own in kinds.items()}
+    return Part(
+        "layer_scale",
+        finding=f"Mean |λ|: {_listed(means)}.",
+        table=Table(
+            ("layer", "branch", "mean |λ|", "least λ", "greatest λ"),
+            tuple(
+                (layer.label, layer.kind, sizes[layer], each.min().item(), each.max().item()) for layer, each in scales
+            ),
+        ),
+        chart=Chart(rows),
+    )
+
+
+def distance_part(layers: Sequence[Layer], distances: Sequence[Sequence[float]], *, even: float) -> Part:
+    """Of self-attention."""
+    own = [layer for layer in layers if layer.kind == "self-attention"]
+    means = [_mean(values) or 0.0 for values in distances]
+    return Part(
+        "attention_distance",
+        finding=f"Heads look {_span(distances)} pixels far; the mean goes from {means[0]:.0f} in the first block to "
+        f"{means[-1]:.0f} in the last.",
+        table=_table_of_heads(own, distances),
+        chart=_chart_of_heads(own, distances, y_label="pixels", level=(even, "all patches alike")),
+    )
+
+
+def spread_part(layers: Sequence[Layer], spreads: Sequence[Sequence[float]], *, num_patches: int) -> Part:
+    """Of class-attention."""
+    own = [layer for layer in layers if layer.kind == "class-attention"]
+    level = (float(num_patches), "all patches alike")
+    return Part(
+        "class_attention_spread",
+        finding=f"Heads look at {_span(spreads)} of {num_patches} patches.",
+        table=_table_of_heads(own, spreads),
+        chart=_chart_of_heads(own, spreads, y_label="patches", level=level),
+    )
+
+
+def _table_of_heads(layers: Sequence[Layer], values: Sequence[Sequence[float]]) -> Table:
+    num_heads = max(map(len, values))
+    rows = tuple(
+        (layer.label, *own, *([None] * (num_heads - len(own))), _mean(own))
+        for layer, own in zip(layers, values, strict=True)
+    )
+    return Table(("layer", *(f"head {head}" for head in range(num_heads)), "mean"), rows)
+
+
+def _chart_of_heads(
+    layers: Sequence[Layer], values: Sequence[Sequence[float]], *, y_label: str, level: tuple[float, str]
+) -> Chart:
+    dots = [(layer.number, value) for layer, own in zip(layers, values, strict=True) for value in own]
+    means = [_mean(own) for own in values]
+    curves = [
+        Curve("a head", [number for number, _ in dots], [value for _, value in dots], COLOURS[0], is_dotted=True),
+        Curve("mean", numbers_of(layers), means, COLOURS[0]),
+    ]
+    return Chart([layer_row(layers, lambda _: curves, y_label=y_label, level=level)])
+
+
+def tokens_part(cosines: Sequence[tuple[str, float]]) -> Part:
+    """Thesis 3.3."""
+    values = [value for _, value in cosines]
+    ticks = [(place, name.removeprefix("class ").removeprefix("block ")) for place, (name, _) in enumerate(cosines)]
+    label = "as learned, after each block" if "class" not in cosines[1][0] else "as learned, after each class block"
+    curve = Curve("cosine", list(range(len(values))), values, COLOURS[0])
+    return Part(
+        "tokens",
+        finding=f"The cosine goes from {values[0]:.2f} as learned to {values[-1]:.2f} after the final norm.",
+        table=Table(("after", "cosine"), tuple(cosines)),
+        chart=Chart([[Panel([curve], "cosine", Axis(f"{label}, after the norm", ticks))]]),
+    )
+
+
+def sparsity_part(sparsities: Mapping[str, Mapping[Layer, float]]) -> Part:
+    """Thesis figure 4.3."""
+    colours = {name: COLOURS[place % len(COLOURS)] for place, name in enumerate(sparsities)}
+
+    def draw_shares(own: Sequence[Layer]) -> list[Curve]:
+        curves = []
+        for name, column in sparsities.items():
+            having = [layer for layer in own if layer in column]
+            if having:
+                curves.append(Curve(name, numbers_of(having), [column[layer] for layer in having], colours[name]))
+        return curves
+
+    layers = list(dict.fromkeys(layer for column in sparsities.values() for layer in column))
+    means = {name: sum(column.values()) / len(column) for name, column in sparsities.items()}
+    return Part(
+        "sparsity",
+        finding=f"Mean share: {', '.join(f'{name} {mean:.0%}' for name, mean in means.items())}.",
+        table=tabulate(sparsities),
+        chart=Chart([layer_row(layers, draw_shares, y_label="below 5 % of the greatest", is_percent=True)]),
+    )
+
+
+def energy_part(energy: Tensor, *, num_images: int, dim: int) -> Part:
+    """Thesis figure 2.1."""
+    shares = energy.tolist()
+    needed = {share: 1 + sum(value < share for value in shares) for share in SHARES}
+    curve = Curve("energy", list(range(1, len(shares) + 1)), shares, COLOURS[0])
+    return Part(
+        "energy",
+        finding=f"{needed[0.9]} of {dim} components hold 90 % of the variance of {num_images} images.",
+        table=Table(("share of the energy", "components"), tuple((f"{share:.0%}", needed[share]) for share in SHARES)),
+        chart=Chart([[Panel([curve], "share of the variance", Axis("components"), is_percent=True)]]),
+        more={"energy_curve": Table(("components", "share"), tuple(enumerate(shares, start=1)))},
+    )
+
+
+def _by_layer(layers: Sequence[Layer], values: Values) -> dict[str, dict[Layer, float | None]]:
+    """The numbers of each kind with the layers they belong to."""
+    return {
+        kind: dict(zip((layer for layer in layers if layer.kind == kind), numbers, strict=True))
+        for kind, numbers in values.items()
+    }
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _listed(values: Values) -> str:
+    """The mean of each kind that has any number."""
+    means = {kind: _mean(numbers) for kind, numbers in values.items()}
+    return ", ".join(f"{kind} {_number(mean)}" for kind, mean in means.items() if mean is not None)
+
+
+def _number(value: float) -> str:
+    return f"{value:.2g}" if abs(value) < 0.1 else f"{value:.2f}"
+
+
+def _span(values: Sequence[Sequence[float]]) -> str:
+    low, high = (f"{extreme(extreme(own) for own in values):.0f}" for extreme in (min, max))
+    return low if low == high else f"{low} to {high}"

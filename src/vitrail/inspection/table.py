@@ -1,0 +1,34 @@
+"""Tables of numbers, for a page and for a file."""
+
+import csv
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from vitrail.inspection.layers import Layer
+
+Cell = str | int | float | None  # None: there is no such number
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows below the names of their columns."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+
+    def as_csv(self) -> str:
+        """Six digits of a number; nothing where there is none."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(self.columns)
+        writer.writerows([f"{cell:.6g}" if isinstance(cell, float) else cell for cell in row] for row in self.rows)
+        return text.getvalue()
+
+
+def tabulate(columns: Mapping[str, Mapping[Layer, float | None]]) -> Table:
+    """A row for each block, from columns of numbers by layer; layers of one block stand in the same row."""
+    by_block = {name: {layer.label: value for layer, value in column.items()} for name, column in columns.items()}
+    blocks = dict.fromkeys(block for column in by_block.values() for block in column)
+    rows = tuple((block, *(column.get(block) for column in by_block.values())) for block in blocks)
+    return Table(("layer", *columns), rows)
