@@ -8,6 +8,7 @@ from torch import Tensor
 
 from vitrail.objectives.clusters import (
     cluster,
+    cluster_level,
     improve_centroids,
     nearest_centroids,
     pseudo_labels,
@@ -89,13 +90,10 @@ def test_clusters_become_labels_of_the_data() -> None:
     vectors, owners = groups(num_groups=3, num_each=4)
     indices = torch.arange(13)[torch.arange(13) != 5]  # sample 5 could not be read
     # Only the direction counts: the embeddings are compared at length 1.
-    level = pseudo_labels(
-        vectors * torch.linspace(1.0, 9.0, 12).unsqueeze(1),
-        indices=indices,
-        num_samples=13,
-        num_clusters=3,
-        backend="torch",
-    )
+    stretched = vectors * torch.linspace(1.0, 9.0, 12).unsqueeze(1)
+    labels, of_val = pseudo_labels(stretched, 3.0 * vectors[:5], num_clusters=3, backend="torch")
+    assert of_val.tolist() == labels[:5].tolist()
+    level = cluster_level(labels, indices=indices, num_samples=13, num_clusters=3)
     assert level.classes == ("cluster_0", "cluster_1", "cluster_2")
     assert level.labels.shape == (13,)
     assert level.labels[5] == 0

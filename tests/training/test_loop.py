@@ -262,3 +262,16 @@ def test_a_run_goes_on_in_another_precision(tmp_path: Path) -> None:
     for path in sorted((run.path / "checkpoints").glob("step_*.pt"))[1:]:
         path.unlink()
     assert run_in(run.path, "epochs=2", "precision=fp16").model.is_dir()
+
+
+def test_what_the_branches_add_is_written_down_at_each_evaluation_and_drawn(tmp_path: Path) -> None:
+    run = run_in(tmp_path / "run", "evaluation.layers=true")
+    noted = [record for record in run.read_metrics() if record["kind"] == "layers"]
+    assert [record["epoch"] for record in noted] == [1.0, 2.0, 3.0]
+    assert all(len(record["ratios"]["self-attention"]) == 2 for record in noted)
+    assert noted[0]["ratios"] != noted[-1]["ratios"]
+    model = vitrail.load_model(run.model)
+    found = vitrail.inspect_model(model, torch.rand(2, 3, 16, 16), records=run.read_metrics())
+    page = found.write(tmp_path / "inside").read_text(encoding="utf-8")
+    assert "ratios_by_epoch.csv" in {path.name for path in (tmp_path / "inside").iterdir()}
+    assert "ratios_by_epoch" in page

@@ -63,8 +63,10 @@ def test_two_processes_give_the_losses_of_one_and_a_run_may_change_their_number(
         return {record["step"]: record[name] for record in run.read_metrics() if name in record}
 
     two = RunFolder(tmp_path / "two")
-    losses = numbers(two, "loss")
-    assert losses == {step: pytest.approx(numbers(one, "loss")[step], rel=1e-5) for step in losses}
+    first, second = numbers(one, "loss"), numbers(two, "loss")
+    common = sorted(first.keys() & second.keys())  # a slow run writes down more of its steps
+    assert {1, max(first)} <= set(common)
+    assert [second[step] for step in common] == pytest.approx([first[step] for step in common], rel=1e-5)
     assert numbers(two, "top1") == pytest.approx(numbers(one, "top1"), abs=1e-9)
     assert set(numbers(two, "count").values()) == {25}
 

@@ -28,6 +28,8 @@ def run(sources: Sequence[str], settings: Mapping[str, Any], *, as_json: bool) -
     from vitrail.evaluation.compare import ClassIndex, disagreement
 
     models = {source: load_seeing(source, settings) for source in sources}
+    for source, trained in models.items():
+        trained.require_classifier(source)
     data, name = open_data(sources[0], settings, models[sources[0]])
     level = data.level(name)
     if level.is_multiple:

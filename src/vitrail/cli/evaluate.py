@@ -63,6 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
     sizes = _numbers(arguments.sizes, "--sizes", int)
     ratios = _numbers(arguments.crop_ratios, "--crop-ratios", float)
     trained = load_seeing(source, settings)
+    trained.require_classifier(source)
     data, level = open_data(source, settings, trained)
     measure = _Measure(data, level, trained, settings)
     main = measure(trained, with_tokens=arguments.tokens)

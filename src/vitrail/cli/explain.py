@@ -67,6 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     device = choose_device(str(settings.get("device", "auto")))
     trained = load_seeing(arguments.model, settings)
+    trained.require_classifier(arguments.model)
     trained.model.to(device)
     look = _Look(trained, settings, top=1 if arguments.score else _NUM_CLASSES)
     if arguments.score:

@@ -48,6 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
     device = choose_device(arguments.device)
     words, trunk = _take_trunk(arguments.paths)
     trained = load_trained(arguments.model, trunk=trunk)
+    trained.require_classifier(arguments.model)
     paths = find_images(words)
     names = trained.class_names
     if trained.classes is None:

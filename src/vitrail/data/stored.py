@@ -90,6 +90,23 @@ class Subset(Dataset):
         return self.dataset.locate(int(self.indices[index]))
 
 
+class Relabelled(Dataset):
+    """The samples of another data set with one more level of labels, before the others."""
+
+    def __init__(self, dataset: Dataset, *, name: str, level: Level) -> None:
+        self.name, self.split, self.groups = dataset.name, dataset.split, dataset.groups
+        self.levels = {name: level, **dataset.levels}
+        self.dataset = dataset
+
+    def read(self, index: int) -> bytes | np.ndarray:
+        """The sample as the other data set stores it."""
+        return self.dataset.read(index)
+
+    def locate(self, index: int) -> str:
+        """Where the other data set has it."""
+        return self.dataset.locate(index)
+
+
 class OpenedSource(Source):
     """A source whose splits are all at hand."""
 

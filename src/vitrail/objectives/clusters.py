@@ -128,20 +128,23 @@ def _centroids_of_faiss(vectors: Tensor, num_clusters: int, *, seed: int, num_it
 
 
 def pseudo_labels(
-    vectors: Tensor,
-    *,
-    indices: Tensor,
-    num_samples: int,
-    num_clusters: int,
-    seed: int = 0,
-    backend: str = "auto",
-) -> Level:
-    """The clusters of embeddings as labels of a data set, the embeddings at length 1 as for retrieval.
+    train: Tensor, val: Tensor, *, num_clusters: int, seed: int = 0, backend: str = "auto"
+) -> tuple[Tensor, Tensor]:
+    """The clusters of training embeddings [images, dim] as their labels, and the nearest cluster of each of val's.
 
-    `indices` are the embedded samples. Others could not be read, so that no batch will hold them: they get class 0.
+    The embeddings are taken at length 1, as for retrieval.
     """
-    found = cluster(functional.normalize(vectors.float(), dim=1), num_clusters=num_clusters, seed=seed, backend=backend)
-    labels = np.zeros(num_samples, dtype=np.int64)
-    labels[indices.cpu().numpy()] = found.labels.cpu().numpy()
+    found = cluster(functional.normalize(train.float(), dim=1), num_clusters=num_clusters, seed=seed, backend=backend)
+    nearest, _ = nearest_centroids(functional.normalize(val.float(), dim=1), found.centroids, chunk_size=8192)
+    return found.labels, nearest
+
+
+def cluster_level(labels: Tensor, *, indices: Tensor, num_samples: int, num_clusters: int) -> Level:
+    """Clusters as labels of a data set.
+
+    `indices` are the samples that have one. Others could not be read, so that no batch will hold them: they get 0.
+    """
+    of_all = np.zeros(num_samples, dtype=np.int64)
+    of_all[indices.cpu().numpy()] = labels.cpu().numpy()
     width = len(str(num_clusters - 1))
-    return Level(tuple(f"cluster_{number:0{width}d}" for number in range(num_clusters)), labels)
+    return Level(tuple(f"cluster_{number:0{width}d}" for number in range(num_clusters)), of_all)

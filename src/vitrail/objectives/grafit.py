@@ -48,7 +48,7 @@ class Grafit:
         self,
         *,
         weights: LossWeights | None = None,
-        memory: Memory | None = None,  # for the neighbour loss
+        memory: Memory | None = None,  # for the neighbour loss; kept up to date where there is one
         target: TargetNetwork | None = None,  # for the instance loss
         supervised: Supervised | None = None,  # how the cross-entropy is computed
         temperature: float = 0.05,  # sigma of eq. 2.2
@@ -58,8 +58,8 @@ class Grafit:
         self.memory, self.target = memory, target
         self.supervised = supervised or Supervised()
         self.temperature, self.margin = temperature, margin
-        if (self.weights.knn > 0.0) != (memory is not None):
-            raise ValueError("the neighbour loss and the memory go together: one is there without the other")
+        if self.weights.knn > 0.0 and memory is None:
+            raise ValueError("the neighbour loss needs a memory of embeddings")
         if (self.weights.instance > 0.0) != (target is not None):
             raise ValueError("the instance loss and the target network go together: one is there without the other")
         self._seen: list[tuple[Tensor, Tensor]] = []  # embeddings and indices of the step's micro-batches so far
@@ -73,6 +73,8 @@ class Grafit:
         output = model(images)
         if not isinstance(output, Embedded):
             raise ValueError("the losses of embeddings need an EmbeddingModel in training mode")
+        if self.memory is not None:
+            self._seen.append((output.projection[::num_views].detach(), batch.indices))
         parts: dict[str, Tensor] = {}
         if self.weights.knn > 0.0:
             parts["knn"] = self._knn(output, batch, num_views)
@@ -88,10 +90,11 @@ class Grafit:
 
     def _knn(self, output: Embedded, batch: Batch, num_views: int) -> Tensor:
         assert self.memory is not None
-        embeddings = output.projection[::num_views]
-        self._seen.append((embeddings.detach(), batch.indices))
         return self.memory.loss(
-            embeddings, labels=batch.targets, indices=batch.indices, temperature=self.temperature
+            output.projection[::num_views],
+            labels=batch.targets,
+            indices=batch.indices,
+            temperature=self.temperature,
         ).mean()
 
     def _instance(self, output: Embedded, images: Tensor, num_views: int) -> Tensor:
@@ -113,7 +116,7 @@ class Grafit:
         """Move the target network towards the new weights, and the memory to the embeddings of the step."""
         if self.target is not None:
             self.target.update(model)
-        if self.memory is not None:
+        if self.memory is not None and self._seen:
             embeddings, indices = zip(*self._seen, strict=True)
             self.memory.update(torch.cat(embeddings), torch.cat(indices))
         self.skip_step()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from vitrail.recipes import cait, deit, deit3, patchconvnet, resmlp, resnet, small, three_things, transfer, vit
+from vitrail.recipes import cait, deit, deit3, grafit, patchconvnet, resmlp, resnet, small, three_things, transfer, vit
 from vitrail.training.recipe import Recipe
 from vitrail.training.settings import read_recipe
 
@@ -216,6 +216,22 @@ RECIPES: Mapping[str, Entry] = {
     "transfer_inat18": Entry(transfer.transfer, ("inat18",), 77.1),
     "transfer_inat19": Entry(transfer.transfer, ("inat19",), 80.6),
     "transfer_resnet": Entry(transfer.transfer_resnet),
+    # Grafit; on CIFAR-100 with _cifar100
+    "grafit_baseline": Entry(grafit.baseline),
+    "grafit_baseline_cifar100": Entry(grafit.baseline, ("cifar100",)),
+    "grafit_snca": Entry(grafit.snca),
+    "grafit_snca_cifar100": Entry(grafit.snca, ("cifar100",)),
+    "grafit_snca_plus": Entry(grafit.snca_plus),
+    "grafit_snca_plus_cifar100": Entry(grafit.snca_plus, ("cifar100",)),
+    "grafit_clusterfit_plus": Entry(grafit.clusterfit_plus),
+    "grafit_clusterfit_plus_cifar100": Entry(grafit.clusterfit_plus, ("cifar100",)),
+    "grafit_fc": Entry(grafit.grafit, ("imagenet", "linear")),
+    "grafit_fc_cifar100": Entry(grafit.grafit, ("cifar100", "linear")),
+    "grafit": Entry(grafit.grafit),
+    "grafit_cifar100": Entry(grafit.grafit, ("cifar100",)),
+    "grafit_unsupervised": Entry(grafit.unsupervised),
+    "grafit_unsupervised_cifar100": Entry(grafit.unsupervised, ("cifar100",)),
+    "fine_tune_grafit": Entry(grafit.fine_tune_grafit),
 }
 
 

@@ -18,13 +18,16 @@ from vitrail.data.blend import Blend, Normalize
 from vitrail.data.contract import Dataset, Level
 from vitrail.data.datasets import open_dataset
 from vitrail.data.policies import RandAugment
+from vitrail.heads.embed import EmbeddingModel, trunk_of
 from vitrail.models.catalog import create_model
 from vitrail.models.contract import Model
 from vitrail.models.timm_backbone import TimmBackbone
 from vitrail.objectives.contract import Objective
 from vitrail.objectives.distill import Distill
+from vitrail.objectives.memory import Processes
 from vitrail.objectives.supervised import Supervised, balance_weights
 from vitrail.training import optimizer as optimizers
+from vitrail.training.embedding import add_embedding, check_recipe, check_views, make_grafit
 from vitrail.training.freezing import freeze
 from vitrail.training.recipe import Recipe
 from vitrail.training.schedule import Schedule
@@ -81,7 +84,8 @@ def open_data(recipe: Recipe) -> Data:
         raise ValueError(
             f"the classes of {val.name} ({settings.val}) are not those of {train.name}: they must be the same"
         )
-    if len(classes) < 2:
+    tells_images_apart = recipe.embedding.is_learnt and recipe.embedding.instance > 0.0
+    if len(classes) < 2 and not tells_images_apart:
         raise ValueError(f"{train.name} has {len(classes)} class: there is nothing to tell apart")
     coarse, coarse_of = find_coarse(train, level)
     return Data(train, val, level, coarse, coarse_of)
@@ -114,19 +118,23 @@ def make_model(recipe: Recipe, *, num_classes: int, classes: Sequence[str] | Non
     With the names of its `classes`, weights of a classifier for others are left out though they are as many.
     """
     torch.manual_seed(recipe.seed)
-    settings: dict[str, Any] = {**recipe.model.settings, "num_classes": num_classes, "image_size": recipe.image_size}
+    check_views(recipe)
+    is_embedding = recipe.embedding.is_learnt
+    settings: dict[str, Any] = {**recipe.model.settings, "image_size": recipe.image_size}
+    settings["num_classes"] = 0 if is_embedding else num_classes
     if recipe.teacher.model is not None and recipe.teacher.kind == "token":
         settings["distilled"] = True
     for name in ("drop_path", "dropout"):
         if (rate := getattr(recipe.regularisation, name)) is not None:
             settings[name] = rate
     model = create_model(recipe.model.name, **settings)
-    if recipe.model.init is not None:
-        load_initial(model, recipe.model.init, classes=classes, interpolation=recipe.model.position_resize)
-    freeze(model, recipe.model.train_only)
     if recipe.evaluation.crop_ratio is not None:
         model.preprocessing = replace(model.preprocessing, crop_ratio=recipe.evaluation.crop_ratio)
-    return model
+    whole = add_embedding(model, recipe, num_classes=num_classes) if is_embedding else model
+    if recipe.model.init is not None:
+        load_initial(whole, recipe.model.init, classes=classes, interpolation=recipe.model.position_resize)
+    freeze(model, recipe.model.train_only)
+    return whole
 
 
 def locate_weights(source: str) -> str:
@@ -156,6 +164,8 @@ def load_initial(
             raise error from None
         is_other = True
     kept = "; its classifier is for other classes, so it starts anew" if is_other else ", with their classifier"
+    if isinstance(model, EmbeddingModel):
+        kept = ""
     _LOGGER.info("weights from %s%s", label, kept)
 
 
@@ -211,10 +221,31 @@ def make_blend(recipe: Recipe, *, num_classes: int) -> Blend | None:
 
 
 def make_objective(
-    recipe: Recipe, labels: Level, *, teacher: Callable[[Tensor], Tensor] | None, normalize: Normalize
+    recipe: Recipe,
+    labels: Level,
+    *,
+    model: Model,
+    teacher: Callable[[Tensor], Tensor] | None,
+    normalize: Normalize,
+    processes: Processes | None = None,
+    total_steps: int = 1,
 ) -> Objective:
-    """The loss; with a teacher, or with answers of one in the batches, that of a student."""
+    """The loss: of an embedding, of a student (with a teacher, or its answers in the batches), or of a classifier.
+
+    What it remembers of the training images is shared among the `processes`; without them it is a trial of one's own.
+    """
     supervised = make_supervised(recipe, labels)
+    if isinstance(model, EmbeddingModel):
+        check_recipe(recipe, labels)
+        return make_grafit(
+            recipe,
+            labels,
+            model=model,
+            supervised=supervised,
+            processes=processes or Processes(),
+            total_steps=total_steps,
+            seed=recipe.seed,
+        )
     if recipe.teacher.model is None:
         return supervised
     if labels.is_multiple:
@@ -293,6 +324,11 @@ def balanced_weights(labels: Level) -> np.ndarray:
     return 1.0 / counts[labels.labels]
 
 
+def count_workers(recipe: Recipe, device: torch.device) -> int:
+    """Processes that read images."""
+    return default_workers(device) if recipe.data.workers is None else recipe.data.workers
+
+
 def default_workers(device: torch.device) -> int:
     """On a CPU none: its cores are busy with the model. Else one a core, up to eight."""
     return 0 if device.type == "cpu" else min(8, os.cpu_count() or 1)
@@ -300,12 +336,13 @@ def default_workers(device: torch.device) -> int:
 
 def enable_checkpointing(model: Model) -> None:
     """Recompute each block in the backward pass instead of keeping what is inside it."""
-    if isinstance(model, TimmBackbone):
-        if not hasattr(model.backbone, "set_grad_checkpointing"):
+    trunk = trunk_of(model)
+    if isinstance(trunk, TimmBackbone):
+        if not hasattr(trunk.backbone, "set_grad_checkpointing"):
             raise ValueError(f"{model.name} can't recompute its blocks: leave run.checkpointing out")
-        model.backbone.set_grad_checkpointing()
+        trunk.backbone.set_grad_checkpointing()
         return
-    for block in model.blocks:
+    for block in trunk.blocks:
         block.forward = _recomputed.__get__(block)  # bound, so that a copy of the model has its own
 
 

@@ -26,7 +26,7 @@ def make_loaders(
     listing: Path | None,
 ) -> tuple[Loader, Loader]:
     """The loaders of train, in `num_parts` micro-batches a step, and of val; broken files go to `listing`."""
-    workers = build.default_workers(device) if recipe.data.workers is None else recipe.data.workers
+    workers = build.count_workers(recipe, device)
     quarantine = Quarantine(QuarantineSettings(listing=listing, max_share=recipe.data.max_broken))
     has_teacher = recipe.teacher.model is not None
     train = Loader(
@@ -43,6 +43,7 @@ def make_loaders(
             weights=build.balanced_weights(data.labels) if recipe.data.balanced else None,
         ),
         level=data.level,
+        num_views=recipe.augmentation.views,
         fixed_views=recipe.teacher.num_views if has_teacher else None,
         num_workers=workers,
         quarantine=quarantine,

@@ -8,6 +8,7 @@ import torch
 
 from vitrail.training import build
 from vitrail.training.checkpoint import Checkpoints, load_checkpoint
+from vitrail.training.clustering import cluster_data
 from vitrail.training.distributed import World
 from vitrail.training.interruption import StopSignal
 from vitrail.training.progress import Progress
@@ -36,7 +37,14 @@ def train(recipe: Recipe, folder: RunFolder, *, world: World, device: torch.devi
             trackers = stack.enter_context(open_trackers(recipe, folder, stage=first, step=step))
         for number in range(first, recipe.num_stages):
             part = stage_of(recipe, number)
-            data = build.open_data(part)
+            data = cluster_data(
+                build.open_data(part),
+                part,
+                file=folder.clusters_file(number),
+                world=world,
+                device=device,
+                progress=progress,
+            )
             if world.is_main:
                 note_data(folder, data, before=state["data"] if state else None)
             stage = Stage(

@@ -10,7 +10,7 @@ from torch import nn
 
 from vitrail.data.contract import Batch
 from vitrail.evaluation.predict import autocast
-from vitrail.objectives.contract import Objective
+from vitrail.objectives.contract import Objective, Stateful
 
 _LOGGER = logging.getLogger(__name__)
 _LARGEST, _SMALLEST = 1024, 8
@@ -24,6 +24,7 @@ def choose_micro_batch(
     objective: Objective,
     *,
     num_images: int,
+    num_views: int = 1,
     image_size: tuple[int, int],
     num_classes: int,
     has_answers: bool = False,
@@ -36,11 +37,11 @@ def choose_micro_batch(
     clock: on a CPU it is all that is ever taken.
     """
     if device.type != "cuda" and any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in model.modules()):
-        return _even(min(num_images, _LARGEST_ON_CPU))
+        return _even(min(num_images, _LARGEST_ON_CPU // num_views))
     model = copy.deepcopy(model)
 
     def seconds(count: int) -> float:
-        images = torch.rand(count, 3, *image_size, device=device)
+        images = torch.rand(*((count,) if num_views == 1 else (count, num_views)), 3, *image_size, device=device)
         batch = Batch(images, torch.randint(num_classes, (count,), device=device), torch.arange(count))
         if has_answers:
             batch = batch._replace(answers=torch.full((count, num_classes), 1.0 / num_classes, device=device))
@@ -49,6 +50,8 @@ def choose_micro_batch(
         with autocast(device, dtype):
             loss = objective(model, batch).total
         loss.backward()
+        if isinstance(objective, Stateful):
+            objective.skip_step()
         _synchronize(device)
         return time.perf_counter() - start
 

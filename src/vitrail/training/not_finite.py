@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from vitrail.data.contract import Batch
 from vitrail.data.draws import Draws
 from vitrail.evaluation.predict import autocast
+from vitrail.objectives.contract import Stateful
 from vitrail.training.sharding import is_sharded
 
 if TYPE_CHECKING:
@@ -41,7 +42,9 @@ def describe_not_finite(stage: "Stage", loss: Tensor, norm: Tensor, batches: lis
 def _find(stage: "Stage", batches: list[Batch]) -> tuple[str, list[int]] | None:
     """What went wrong first and for which samples, by going through the step once more."""
     model, order = stage.model, list[str]()
-    if not is_sharded(model):  # whose parts are exchanged between processes, of which all must do the same
+    # What processes exchange with each other (parts of the model, of a memory) needs all of them to do the same.
+    is_exchanged = is_sharded(model) or (isinstance(stage.objective, Stateful) and stage.world.num_ranks > 1)
+    if not is_exchanged:
         # Gradients as they were before clipping, which spreads one that is not a number to all.
         has_gradients = stage.world.num_ranks == 1
         if has_gradients:

@@ -11,6 +11,7 @@ import timm.optim
 import torch
 from torch import nn
 
+from vitrail.heads.embed import TRUNK, trunk_of
 from vitrail.models.contract import Model
 from vitrail.models.timm_backbone import TimmBackbone
 
@@ -120,8 +121,10 @@ def undecayed_names(model: Model) -> set[str]:
     and names its tokens and positions itself.
     """
     names = {name for name, parameter in model.named_parameters() if is_vector(parameter) or _is_token(name)}
-    if isinstance(model, TimmBackbone) and hasattr(model.backbone, "no_weight_decay"):
-        names |= {f"backbone.{name}" for name in model.backbone.no_weight_decay()}
+    trunk = trunk_of(model)
+    if isinstance(trunk, TimmBackbone) and hasattr(trunk.backbone, "no_weight_decay"):
+        prefix = "" if trunk is model else TRUNK
+        names |= {f"{prefix}backbone.{name}" for name in trunk.backbone.no_weight_decay()}
     return names
 
 
@@ -141,6 +144,12 @@ def layers_of(model: Model) -> tuple[Callable[[str], int], int]:
     Layer 0 is the stem with the tokens and positions that enter there; then every block of the trunk and of the class
     stage is one; the last layer is the final norm and the head. timm's models are divided as timm divides them.
     """
+    trunk = trunk_of(model)
+    if trunk is not model:  # what stands on the trunk learns at the rate of its last layer
+        layer_of_trunk, num_layers = layers_of(trunk)
+        return (
+            lambda name: layer_of_trunk(name.removeprefix(TRUNK)) if name.startswith(TRUNK) else num_layers - 1
+        ), num_layers
     names = [name for name, _ in model.named_parameters()]
     own: dict[str, int] = {}
     if isinstance(model, TimmBackbone):

@@ -4,6 +4,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from vitrail.heads.embed import EmbeddingModel
 from vitrail.training.build import locate_weights
 from vitrail.training.run_folder import RunFolder
 from vitrail.training.settings import read_recipe, stage_of
@@ -36,6 +37,8 @@ def pack_run(
     check_replaceable(target)
     source = find_trunk(folder) if trunk is None else trunk
     model = load_trained(folder).model
+    if isinstance(model, EmbeddingModel):
+        raise ValueError(f"{folder} learnt an embedding: packs are of classifiers")
     description = read_description(folder / CLASSES_FILE)
     pack = write_pack(
         target,

@@ -17,7 +17,9 @@ from vitrail.data.loader import Loader
 from vitrail.data.quarantine import Quarantine, QuarantineSettings
 from vitrail.data.sampler import Sampler
 from vitrail.evaluation.predict import autocast, choose_device, choose_precision
+from vitrail.objectives.contract import Stateful
 from vitrail.training import build
+from vitrail.training.clustering import use_clusters
 from vitrail.training.ema import MovingAverage
 from vitrail.training.micro_batch import choose_micro_batch
 from vitrail.training.recipe import Recipe
@@ -87,7 +89,7 @@ class Plan:
 def make_plan(recipe: Recipe) -> Plan:
     """Measure every stage of a recipe. Nothing is written, and weights to start from are not needed."""
     stages = [stage_of(recipe, number) for number in range(recipe.num_stages)]
-    all_data = [build.open_data(stage) for stage in stages]  # all of them first: what is missing shows at once
+    all_data = [open_unclustered(stage) for stage in stages]  # all of them first: what is missing shows at once
     device = choose_device(recipe.run.device)
     dtype = choose_precision(recipe.run.precision, device)
     memory = _Memory(device)
@@ -96,6 +98,15 @@ def make_plan(recipe: Recipe) -> Plan:
         for stage, data in zip(stages, all_data, strict=True)
     )
     return Plan(plans, str(device), str(dtype).removeprefix("torch."))
+
+
+def open_unclustered(recipe: Recipe) -> build.Data:
+    """The data; where it is to be clustered, clusters of no meaning are as good."""
+    data, num_clusters = build.open_data(recipe), recipe.data.clusters
+    if num_clusters is None:
+        return data
+    train, val = (torch.arange(len(part)) % num_clusters for part in (data.train, data.val))
+    return use_clusters(data, train, val, num_clusters=num_clusters)
 
 
 def measure_stage(
@@ -107,7 +118,7 @@ def measure_stage(
     micro_batch = trial.choose_micro_batch()
     step_speed, answer_speed = trial.measure_steps(micro_batch), trial.measure_answers(micro_batch)
     peak = memory.peak()
-    workers = build.default_workers(device) if recipe.data.workers is None else recipe.data.workers
+    workers = build.count_workers(recipe, device)
     sampler = Sampler(len(data.train), batch_size=recipe.batch_size)
     num_steps = recipe.steps or math.ceil(recipe.epochs * sampler.num_steps)
     num_evaluations = math.ceil(num_steps / max(1, round(recipe.evaluation.every * sampler.num_steps)))
@@ -175,7 +186,9 @@ class _Trial:
         self.blend = build.make_blend(recipe, num_classes=self.num_classes)
         self.is_cached = recipe.teacher.model is not None and recipe.teacher.cache is not None
         teacher = None if self.is_cached else find_teacher(recipe, classes=data.labels.classes, device=device)
-        self.objective = build.make_objective(recipe, data.labels, teacher=teacher, normalize=self.normalize)
+        self.objective = build.make_objective(
+            recipe, data.labels, model=self.model, teacher=teacher, normalize=self.normalize
+        )
         self.optimizer = build.make_optimizer(recipe, self.model)
         decay = recipe.regularisation.ema
         self.average = MovingAverage(self.model, decay=decay) if decay else None
@@ -197,6 +210,7 @@ class _Trial:
             self.model,
             self.objective,
             num_images=num_images,
+            num_views=self.recipe.augmentation.views,
             image_size=as_pair(self.recipe.image_size),
             num_classes=self.num_classes,
             has_answers=self.is_cached,
@@ -215,15 +229,19 @@ class _Trial:
 
     def measure_answers(self, micro_batch: int) -> float:
         """Images a second of evaluation."""
-        batch = self._noise(min(micro_batch, self.num_images))
+        images = self._noise(min(micro_batch, self.num_images)).images
+        images = images if images.ndim == 4 else images[:, 0]
         self.model.eval()
         with torch.inference_mode(), autocast(self.device, self.dtype):
-            seconds = _repeat(lambda: self.model(self.normalize(batch.images.to(self.device))), self.device)
-        return len(batch.indices) / seconds
+            seconds = _repeat(lambda: self.model(self.normalize(images.to(self.device))), self.device)
+        return len(images) / seconds
 
     def _noise(self, count: int) -> Batch:
-        images = torch.randint(256, (count, 3, *as_pair(self.recipe.image_size)), dtype=torch.uint8)
+        views = self.recipe.augmentation.views
+        images = torch.randint(256, (count * views, 3, *as_pair(self.recipe.image_size)), dtype=torch.uint8)
         images = images.contiguous(memory_format=torch.channels_last)
+        if views > 1:
+            images = images.unflatten(0, (count, views))
         return Batch(images, torch.randint(self.num_classes, (count,)), torch.arange(count))
 
     def _pass(self, batch: Batch) -> None:
@@ -242,6 +260,8 @@ class _Trial:
         """What a step does once, after the passes."""
         nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.optimizer.clip or math.inf)
         self.optimizer.step()
+        if isinstance(self.objective, Stateful):
+            self.objective.after_step(self.model)
         if self.average is not None:
             self.average.update(self.model)
 

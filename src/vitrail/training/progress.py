@@ -3,7 +3,7 @@
 import contextlib
 import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.console import Console
@@ -104,6 +104,14 @@ class Progress:
         if self._bars is not None and task is not None:
             self._bars.remove_task(task)
         self._since += time.monotonic() - start
+
+    @contextlib.contextmanager
+    def counting(self, name: str, *, total: int) -> Iterator[Callable[[int], object]]:
+        """A bar for something that a run does before its first step; the function adds to it."""
+        is_shown = self.is_shown and self.console.is_terminal
+        with Bars(console=self.console, transient=True, disable=not is_shown) as bars:
+            task = bars.add_task(name, total=total)
+            yield lambda count: bars.advance(task, count)
 
     def show_evaluation(self, record: Mapping[str, Any]) -> None:
         """The accuracy."""

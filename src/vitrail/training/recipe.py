@@ -86,6 +86,10 @@ class DataSettings(Section):
     """the share of samples that may turn out unreadable before the run stops"""
     balanced: bool = False
     """draw every class equally often"""
+    clusters: PositiveInt | None = Field(default=None, ge=2)
+    """train on so many clusters of images in the place of their labels (ClusterFit)"""
+    clusters_of: str | None = None
+    """the run or saved model whose features are clustered"""
     workers: NonNegativeInt | None = None
     """processes that read and augment; null: by the number of cores"""
 
@@ -115,6 +119,8 @@ class AugmentationSettings(Section):
     """probability of random erasing"""
     repeats: PositiveInt = 1
     """repeated augmentation: views of an image in a batch"""
+    views: PositiveInt = 1
+    """views of an image that are compared with each other, for the instance and triplet losses of embedding"""
 
 
 class BlendSettings(Section):
@@ -141,6 +147,42 @@ class ObjectiveSettings(Section):
     """label smoothing"""
     class_weights: bool = False
     """weigh rare classes up in the loss"""
+
+
+class EmbeddingSettings(Section):
+    """What is learnt in the place of a classifier: an embedding to search by (Grafit and its kin)."""
+
+    projector: Literal["none", "linear", "mlp"] | None = None
+    """between trunk and embedding; null: no embedding is learnt"""
+    dim: PositiveInt = 256
+    """numbers of a projection"""
+    hidden_dim: PositiveInt = 4096
+    """width inside mlp, and inside the predictor of the instance loss"""
+    retrieve: Literal["projection", "trunk"] = "projection"
+    """what an image is found by"""
+    knn: NonNegativeFloat = 1.0
+    """weight of the neighbour loss on the labels"""
+    instance: NonNegativeFloat = 1.0
+    """weight of the instance loss, for which augmentation.views must be 2 or more"""
+    cross_entropy: NonNegativeFloat = 0.0
+    """weight of the loss of a classifier on the trunk, which is then what the run is measured by"""
+    triplet: NonNegativeFloat = 0.0
+    """weight of the triplet loss between views"""
+    temperature: PositiveFloat = 0.05
+    """of the neighbour loss"""
+    margin: PositiveFloat = 0.2
+    """of the triplet loss"""
+    memory_momentum: float = Field(default=0.5, ge=0.0, lt=1.0)
+    """of an old embedding in the memory when its image is seen again"""
+    target_decay: float = Field(default=0.996, ge=0.0, le=1.0)
+    """of the moving average that the instance loss predicts"""
+    target_schedule: Literal["constant", "byol"] = "constant"
+    """byol: that decay grows to 1"""
+
+    @property
+    def is_learnt(self) -> bool:
+        """Whether the run learns an embedding."""
+        return self.projector is not None
 
 
 class TeacherSettings(Section):
@@ -235,6 +277,8 @@ class EvaluationSettings(Section):
     """of the centre crop; null: the model's own"""
     batch_size: PositiveInt | None = None
     """images at a time; null: as in training"""
+    layers: bool = False
+    """also write down how much each residual branch adds, which `vitrail inspect` draws over the epochs"""
 
 
 class RunSettings(Section):
@@ -290,6 +334,7 @@ class Recipe(Section):
     augmentation: AugmentationSettings = AugmentationSettings()
     blend: BlendSettings = BlendSettings()
     objective: ObjectiveSettings = ObjectiveSettings()
+    embedding: EmbeddingSettings = EmbeddingSettings()
     teacher: TeacherSettings = TeacherSettings()
     optimizer: OptimizerSettings = OptimizerSettings()
     schedule: ScheduleSettings = ScheduleSettings()

@@ -35,6 +35,10 @@ class RunFolder:
         self.checkpoints = path / "checkpoints"
         self.model = path / "model"
 
+    def clusters_file(self, stage: int) -> Path:
+        """The clusters that a stage has for labels."""
+        return self.path / f"clusters_{stage}.safetensors"
+
     @property
     def is_begun(self) -> bool:
         """Whether there is a run in it."""
@@ -64,7 +68,8 @@ class RunFolder:
             return recipe
         changed = _differences(read_recipe(self.recipe_file), recipe)
         if changed and not self.has_progress:  # nothing is lost: the run may have failed for what was changed
-            for path in (self.plan_file, self.metrics_file, self.classes_file):
+            clusters = self.path.glob(self.clusters_file(0).name.replace("0", "*"))
+            for path in (self.plan_file, self.metrics_file, self.classes_file, *clusters):
                 path.unlink(missing_ok=True)
         elif changed:
             raise ValueError(

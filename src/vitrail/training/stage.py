@@ -1,13 +1,11 @@
 """One stage of a run: build, step, log, evaluate, save; and go on after a stop as if there had been none."""
 
-import contextlib
 import logging
 import math
 import time
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -15,10 +13,11 @@ from vitrail.data.blend import Normalize
 from vitrail.data.checks import as_pair
 from vitrail.data.contract import Batch
 from vitrail.data.draws import Draws
-from vitrail.evaluation.average_precision import AveragePrecisionMeter
-from vitrail.evaluation.classify import ClassificationMeter
-from vitrail.evaluation.predict import autocast, choose_precision, predict
+from vitrail.evaluation.predict import autocast, choose_precision
+from vitrail.heads.embed import EmbeddingModel
+from vitrail.objectives.contract import Objective, Stateful
 from vitrail.objectives.distill import Distill
+from vitrail.objectives.memory import Processes
 from vitrail.training import build
 from vitrail.training.checkpoint import Checkpoints
 from vitrail.training.distributed import World, distribute, local_gradients
@@ -26,10 +25,11 @@ from vitrail.training.ema import MovingAverage
 from vitrail.training.environment import describe_environment
 from vitrail.training.interruption import Interrupted, StopSignal
 from vitrail.training.loaders import make_loaders
+from vitrail.training.measuring import measure, measure_layers
 from vitrail.training.micro_batch import choose_micro_batch
 from vitrail.training.not_finite import describe_not_finite
 from vitrail.training.optimizer import set_lr
-from vitrail.training.predictions import answers, write_predictions
+from vitrail.training.predictions import write_predictions
 from vitrail.training.progress import Progress
 from vitrail.training.recipe import Recipe
 from vitrail.training.reference_curves import Verdict, compare, load_curve
@@ -37,7 +37,6 @@ from vitrail.training.run_folder import RunFolder
 from vitrail.training.sharding import (
     clip_gradients,
     divide_average,
-    in_step,
     is_sharded,
     load_optimizer,
     shard,
@@ -102,12 +101,6 @@ class Stage:
         self.teacher_cache = open_cache(recipe, self.data, self.teacher)
         if self.teacher_cache is not None and self.world.is_main:
             _LOGGER.info("%s", self.teacher_cache.describe())
-        self.objective = build.make_objective(
-            recipe,
-            self.data.labels,
-            teacher=self.teacher if self.teacher_cache is None else None,
-            normalize=self.normalize,
-        )
         self.micro_batch = self._plan()
         if recipe.run.sharding == "full" and self.world.num_ranks > 1:
             shard(self.model, world=self.world, device=self.device, dtype=self.dtype)
@@ -117,8 +110,6 @@ class Stage:
         decay = recipe.regularisation.ema
         self.average = MovingAverage(self.model, decay=decay, warmup=True) if decay else None
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.dtype == torch.float16)
-        if state is not None:
-            self._restore(state)
         self.num_parts = -(-self._rank_batch // self.micro_batch)
         self.loader, self.val_loader = make_loaders(
             recipe,
@@ -134,8 +125,25 @@ class Stage:
         total = recipe.steps or math.ceil(recipe.epochs * self.sampler.num_steps)
         self.total_steps = total
         self.schedule = build.make_schedule(recipe, steps_per_epoch=self.sampler.num_steps, total_steps=total)
+        world = self.world
+        self.objective = self._make_objective(
+            Processes(rank=world.rank, num_ranks=world.num_ranks, all_reduce=world.sum), total_steps=total
+        )
+        if state is not None:
+            self._restore(state)
         parallel = distribute(self.model, self.world, self.device)
         self.parallel: nn.Module = torch.compile(parallel) if recipe.run.compile else parallel  # type: ignore[assignment]
+
+    def _make_objective(self, processes: Processes | None = None, *, total_steps: int = 1) -> Objective:
+        return build.make_objective(
+            self.recipe,
+            self.data.labels,
+            model=self.model,
+            teacher=self.teacher if self.teacher_cache is None else None,
+            normalize=self.normalize,
+            processes=processes,
+            total_steps=total_steps,
+        )
 
     def _plan(self) -> int:
         """The micro-batch: given, as it was when the run began (sums round differently in other parts), or measured."""
@@ -146,8 +154,9 @@ class Stage:
         elif key not in plan:
             plan[key] = choose_micro_batch(
                 self.model,
-                self.objective,
+                self._make_objective(),
                 num_images=self._rank_batch,
+                num_views=self.recipe.augmentation.views,
                 image_size=as_pair(self.recipe.image_size),
                 num_classes=self.num_classes,
                 has_answers=self.teacher_cache is not None,
@@ -224,10 +233,14 @@ class Stage:
         if is_finite:
             self.scaler.step(self.optimizer)
             self.scaler.update()
+            if isinstance(self.objective, Stateful):
+                self.objective.after_step(self.model)
             if self.average is not None:
                 self.average.update(self.model)
         elif self.scaler.is_enabled():
             self.scaler.update()  # its account of this step is closed, though no step was made
+        if not is_finite and isinstance(self.objective, Stateful):
+            self.objective.skip_step()
         self.optimizer.zero_grad()
         self.step += 1
         num_images = sum(len(batch.indices) for batch in batches) * self.world.num_ranks
@@ -306,36 +319,16 @@ class Stage:
     def evaluate(self) -> None:
         """Measure on val, with the moving average where there is one, and remember the best."""
         started = time.monotonic()
-        meter = ClassificationMeter(self.num_classes, coarse_of=self.data.coarse_of)
-        precision = AveragePrecisionMeter(self.num_classes) if self.data.labels.is_multiple else None
-        columns: list[np.ndarray] = []
-        applied = self.average.applied_to(self.model) if self.average else contextlib.nullcontext()
-        with applied:
-            self.world.share_buffers(self.model)
-            batches = self.progress.evaluating(self.val_loader.epoch(0), len(self.val_loader))
-            if is_sharded(self.model):
-                size = as_pair(self.recipe.evaluation.image_size or self.recipe.image_size)
-                batches = in_step(batches, world=self.world, image_size=size)
-            for logits, batch in predict(
-                self.model, batches, normalize=self.normalize, device=self.device, dtype=self.dtype
-            ):
-                if len(batch.indices) == 0:
-                    continue
-                meter.update(logits, batch.targets)
-                if precision is not None:
-                    precision.update(logits, batch.targets)
-                columns.append(answers(logits, batch))
-        self.world.sum(meter.totals)
-        parts = self.world.gather(np.concatenate(columns, axis=1) if columns else np.zeros((5, 0)))
-        results = dict(meter.results())
-        if precision is not None:
-            results |= AveragePrecisionMeter.joined(self.world.gather(precision)).results()
+        results, columns = measure(self, is_final=self.step == self.total_steps)
         if results["top1"] > self.best["top1"]:
             self.best = {"top1": results["top1"], "epoch": self.epoch}
         if self.world.is_main:
-            write_predictions(self.folder.predictions_file, np.concatenate(parts, axis=1))
+            write_predictions(self.folder.predictions_file, columns)
             record: dict[str, Any] = {"kind": "eval", "stage": self.number, "step": self.step}
             record |= {"epoch": round(self.epoch, 4), **results, "seconds": round(time.monotonic() - started, 3)}
+            if self.recipe.evaluation.layers and not is_sharded(self.model):
+                place = {key: record[key] for key in ("stage", "step", "epoch")}
+                self.folder.append_metrics({"kind": "layers", **place, "ratios": measure_layers(self)})
             verdict = self._compare(results["top1"])
             if verdict is not None:
                 record["against"] = verdict.as_record()
@@ -354,12 +347,13 @@ class Stage:
         """Write a checkpoint of everything that the rest of the run depends on."""
         self._last_save = time.monotonic()
         step = self.number * 10**9 + self.step
+        objective = self.objective.state_dict() if isinstance(self.objective, Stateful) else None  # of every process
         if is_sharded(self.model):
-            self.checkpoints.save_divided(self._state(), step=step, is_best=is_best, world=self.world)
+            self.checkpoints.save_divided(self._state(objective), step=step, is_best=is_best, world=self.world)
         elif self.world.is_main:
-            self.checkpoints.save(self._state(), step=step, is_best=is_best)
+            self.checkpoints.save(self._state(objective), step=step, is_best=is_best)
 
-    def _state(self) -> dict[str, Any]:
+    def _state(self, objective: dict[str, Any] | None) -> dict[str, Any]:
         return {
             "stage": self.number,
             "step": self.step,
@@ -368,6 +362,7 @@ class Stage:
             "optimizer": self.optimizer.state_dict(),
             "average": self.average.state_dict() if self.average else None,
             "scaler": self.scaler.state_dict(),
+            "objective": objective,
             "best": self.best,
             "num_skipped": self.num_skipped,
         }
@@ -378,6 +373,8 @@ class Stage:
             self.average.load_state_dict(divide_average(state["average"], weights=self.average.weights))
         if state["scaler"]:  # nothing is in it unless the run was in fp16
             self.scaler.load_state_dict(state["scaler"])
+        if isinstance(self.objective, Stateful):
+            self.objective.load_state_dict(state["objective"])
         self.step, self.best, self.num_skipped = state["step"], state["best"], state["num_skipped"]
 
     def final_weights(self) -> dict[str, Tensor]:
@@ -395,5 +392,5 @@ class Stage:
             recipe = self.recipe.model_copy(update={"model": settings})
             model = build.make_model(recipe, num_classes=self.num_classes)
             model.load_state_dict(weights)
-        save_model(model, self.folder.model)
+        save_model(model.trimmed() if isinstance(model, EmbeddingModel) else model, self.folder.model)
         self.folder.write_json(self.folder.model / "classes.json", self.data.describe())

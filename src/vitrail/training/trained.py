@@ -22,6 +22,7 @@ from vitrail.data.quarantine import NotingQuarantine, Problem
 from vitrail.data.sampler import Sampler
 from vitrail.data.stored import FileDataset, printable
 from vitrail.evaluation.predict import predict
+from vitrail.heads.embed import EmbeddingModel, trunk_of
 from vitrail.models.build import build_model, build_timm_model
 from vitrail.models.contract import Model
 from vitrail.models.timm_backbone import TimmConfig
@@ -71,6 +72,14 @@ class Trained:
     def class_names(self) -> tuple[str, ...]:
         """The classes; their numbers where they have no names."""
         return tuple(map(str, range(self.num_classes))) if self.classes is None else self.classes
+
+    def require_classifier(self, label: str) -> None:
+        """Refuse a model that answers with an embedding where classes are asked for."""
+        if not self.num_classes:
+            raise ValueError(
+                f"{label} has no classifier, it gives embeddings: search with vitrail gallery, measure with vitrail "
+                "retrieve or probe"
+            )
 
     def seeing(self, *, image_size: ImageSize | None = None, crop_ratio: float | None = None) -> "Trained":
         """The same model for pictures of another size (positions are resized, thesis 3.4.5) or crop ratio."""
@@ -138,7 +147,9 @@ def make_trained(
                 coarse = Coarse(parts["name"], tuple(parts["classes"]), tuple(parts["of"]))
         except (KeyError, TypeError):
             raise ValueError(f"{label}: {CLASSES_FILE} is incomplete: it must hold classes and coarse") from None
-        if len(classes) != model.config.num_classes or (coarse is not None and len(coarse.of) != len(classes)):
+        if not model.config.num_classes:  # it was trained on these labels and answers with an embedding
+            classes = coarse = None
+        elif len(classes) != model.config.num_classes or (coarse is not None and len(coarse.of) != len(classes)):
             raise ValueError(
                 f"{label}: {CLASSES_FILE} names {len(classes)} classes and the model has {model.config.num_classes}"
             )
@@ -182,7 +193,7 @@ def fetch_description(address: str) -> dict[str, Any] | None:
 
 def image_size_of(model: Model) -> ImageSize:
     """The size of the pictures that a model is made for."""
-    config = model.config
+    config = trunk_of(model).config
     if isinstance(config, TimmConfig) and config.image_size is None:
         _, height, width = config.timm_facts["input_size"]
         return height if height == width else (height, width)
@@ -194,6 +205,11 @@ def resize_model(model: Model, image_size: ImageSize) -> Model:
     size is its own."""
     if as_pair(image_size) == as_pair(image_size_of(model)):
         return model
+    resized: Model
+    if isinstance(model, EmbeddingModel):
+        resized = EmbeddingModel(resize_model(model.trunk, image_size), model.config.head)
+        load_weights(resized, model.state_dict(), grid=grid_of(model))
+        return resized.eval()
     settings = {field.name: getattr(model.config, field.name) for field in dataclasses.fields(model.config)}
     settings["image_size"] = image_size
     if isinstance(model.config, TimmConfig):

@@ -1,10 +1,12 @@
 """load_weights: any known source into a model, checked in full before anything is changed."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from vitrail.heads.embed import TRUNK, EmbeddingModel
 from vitrail.models.contract import Model
 from vitrail.models.timm_backbone import TimmBackbone
 from vitrail.weights.files import Source, Weights, read_weights
@@ -56,8 +58,12 @@ def fit_weights(
 ) -> dict[str, Tensor]:
     """The tensors for `model`, under its names, in its shapes and dtypes.
 
-    `is_exact` allows our own names only, and no resizing.
+    `is_exact` allows our own names only, and no resizing. An embedding model's weights go on its trunk part by part; of
+    an embedding model's weights any other model takes the trunk.
     """
+    if isinstance(model, EmbeddingModel):
+        return fit_embedding(model, weights, interpolation=interpolation, grid=grid, is_exact=is_exact)
+    weights = split_embedding(weights)[0]
     dialect = dialect_of(model, weights)
     if is_exact and dialect != VITRAIL:
         raise ValueError(f"{weights.label}: the names are {dialect}, not vitrail's; read it with load_weights")
@@ -82,6 +88,38 @@ def fit_weights(
             misfit.hints = [*hints, *find_hints(translation.state, wanted, model, head=head_prefixes(model))]
         raise ValueError(misfit.describe(title))
     return {name: value.to(wanted[name].dtype) for name, value in resized.items()}
+
+
+def split_embedding(weights: Weights) -> tuple[Weights, dict[str, Tensor]]:
+    """The weights of an embedding model's trunk, under the trunk's own names, and those of what stands on it.
+
+    Of other weights, all are the trunk's.
+    """
+    if not any(name.startswith(TRUNK) for name in weights.state):
+        return weights, {}
+    of_trunk = {name.removeprefix(TRUNK): value for name, value in weights.state.items() if name.startswith(TRUNK)}
+    others = {name: value for name, value in weights.state.items() if not name.startswith(TRUNK)}
+    return replace(weights, state=of_trunk), others
+
+
+def fit_embedding(
+    model: EmbeddingModel, weights: Weights, *, interpolation: str, grid: Grid | None, is_exact: bool
+) -> dict[str, Tensor]:
+    """The tensors for an embedding model: all of its trunk, and what fits of the heads, or all where it is exact."""
+    of_trunk, others = split_embedding(weights)
+    fitted = fit_weights(
+        model.trunk, of_trunk, reset_head=not is_exact, interpolation=interpolation, grid=grid, is_exact=is_exact
+    )
+    wanted = {name: value for name, value in model.state_dict().items() if not name.startswith(TRUNK)}
+    found = {
+        name: value.to(wanted[name].dtype)
+        for name, value in others.items()
+        if name in wanted and value.shape == wanted[name].shape
+    }
+    if is_exact and (found.keys() != wanted.keys() or len(found) != len(others)):
+        names = ", ".join(sorted(found.keys() ^ (wanted.keys() | others.keys()))[:3])
+        raise ValueError(f"{weights.label}: the weights on the trunk do not fit its settings: {names}")
+    return {f"{TRUNK}{name}": value for name, value in fitted.items()} | found
 
 
 def without_head(state: Mapping[str, Tensor], model: Model) -> dict[str, Tensor]:

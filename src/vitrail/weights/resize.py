@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from vitrail.heads.embed import trunk_of
 from vitrail.layers.position import resize_grid
 from vitrail.models.contract import Model
 
@@ -30,7 +31,8 @@ def square_side(count: int) -> int | None:
 
 def grid_of(model: Model) -> Grid | None:
     """Rows and columns of the patches that a model's weights are tied to, None where they are not."""
-    owner = getattr(model, "positions", model)
+    trunk = trunk_of(model)
+    owner = getattr(trunk, "positions", trunk)
     return getattr(owner, "grid", None)
 
 

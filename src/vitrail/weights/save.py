@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from vitrail import __version__
+from vitrail.heads.embed import EmbeddingModel, EmbeddingSettings
 from vitrail.models.build import FAMILIES, build_model, build_timm_model
 from vitrail.models.contract import Model, Preprocessing, config_from_settings
 from vitrail.weights.files import GRID_KEY, format_grid, locate, read_file
@@ -25,6 +26,7 @@ from vitrail.weights.translate import family_of
 
 WEIGHTS_FILE, CONFIG_FILE = "model.safetensors", "config.json"
 VERSION_KEY = "vitrail"
+EMBEDDING = "embedding"  # the family of a trunk with a projector on it
 CONFIG_KEYS = (VERSION_KEY, "family", "name", "settings", "preprocessing")
 
 
@@ -52,7 +54,8 @@ def load_model(source: str | os.PathLike[str]) -> Model:
     """
     config_file = locate_config(source)
     description = read_description(config_file, label=f"{source}")
-    is_timm = description["family"] == "timm"
+    trunk = description["settings"].get("trunk_family", description["family"])
+    is_timm = trunk == "timm"
     # A timm model keeps buffers that its weights do not hold, so it is built in full; ours takes its memory once.
     with contextlib.nullcontext() if is_timm else torch.device("meta"):
         model = build(description, label=f"{source}")
@@ -65,7 +68,7 @@ def describe(model: Model) -> dict[str, Any]:
     """The content of config.json."""
     return {
         VERSION_KEY: __version__,
-        "family": family_of(model),
+        "family": EMBEDDING if isinstance(model, EmbeddingModel) else family_of(model),
         "name": model.name,
         "settings": dataclasses.asdict(model.config),
         "preprocessing": dataclasses.asdict(model.preprocessing),
@@ -74,6 +77,9 @@ def describe(model: Model) -> dict[str, Any]:
 
 def check_saveable(model: Model) -> None:
     """A model of ours must still have the parameters that its config asks for."""
+    if isinstance(model, EmbeddingModel):
+        check_saveable(model.trunk)
+        return
     family, state = family_of(model), model.state_dict()
     if any(value.is_meta for value in state.values()):
         raise ValueError("the model is on the meta device and has no weights to save")
@@ -161,27 +167,48 @@ def check_description(content: dict[str, Any], *, label: str, file: str) -> None
     missing = [key for key in CONFIG_KEYS if key not in content]
     if missing or not all(isinstance(content[key], dict) for key in ("settings", "preprocessing")):
         raise ValueError(f"{label}: {file} is incomplete ({', '.join(missing) or 'settings, preprocessing'})")
-    if content["family"] not in (*FAMILIES, "timm"):
-        known = ", ".join((*FAMILIES, "timm"))
+    if content["family"] not in (*FAMILIES, "timm", EMBEDDING):
+        known = ", ".join((*FAMILIES, "timm", EMBEDDING))
         raise ValueError(f"{label}: unknown family {content['family']!r}; this vitrail {__version__} knows {known}")
 
 
 def build(description: dict[str, Any], *, label: str, file: str = CONFIG_FILE) -> Model:
     """The model of a description; settings this version does not have are an error that names both versions."""
     family, name = description["family"], str(description["name"])
-    settings, prepared = (
-        {key: tuple(value) if isinstance(value, list) else value for key, value in description[part].items()}
-        for part in ("settings", "preprocessing")
-    )
+    settings, prepared = (with_tuples(description[part]) for part in ("settings", "preprocessing"))
     try:
         preprocessing = config_from_settings(Preprocessing, "preprocessing", prepared)
-        if family == "timm":
-            model = build_timm_model(str(settings.pop("timm_name", "")), **settings)
+        model: Model
+        if family == EMBEDDING:
+            model = build_embedding(name, settings)
         else:
-            model = build_model(family, name=name or family, settings=settings)
+            model = build_family(family, name=name, settings=settings)
     except ValueError as error:
         raise ValueError(
             f"{label}: {file}, of vitrail {description[VERSION_KEY]} ({__version__} here): {error}"
         ) from None
     model.name, model.preprocessing = name, preprocessing
     return model
+
+
+def build_family(family: str, *, name: str, settings: dict[str, Any]) -> Model:
+    """A classifier, or the trunk of an embedding."""
+    if family == "timm":
+        return build_timm_model(str(settings.pop("timm_name", "")), **settings)
+    if family not in FAMILIES:
+        raise ValueError(f"there is no family {family!r}")
+    return build_model(family, name=name or family, settings=settings)
+
+
+def build_embedding(name: str, settings: dict[str, Any]) -> EmbeddingModel:
+    """An embedding model from the parts of its config."""
+    if set(settings) != {"trunk_family", "trunk_name", "trunk", "head"}:
+        raise ValueError("settings of an embedding must be trunk_family, trunk_name, trunk and head")
+    trunk_name = str(settings["trunk_name"])
+    trunk = build_family(str(settings["trunk_family"]), name=trunk_name, settings=with_tuples(settings["trunk"]))
+    return EmbeddingModel(trunk, config_from_settings(EmbeddingSettings, name, settings["head"]))
+
+
+def with_tuples(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as configs have them: JSON knows lists only."""
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in settings.items()}

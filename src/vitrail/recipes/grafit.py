@@ -1,0 +1,148 @@
+"""Grafit and what it is compared with: embeddings for fine classes from coarse labels (thesis chapter 2, 2.5.1)."""
+
+from typing import Any
+
+from vitrail.training.recipe import (
+    AugmentationSettings,
+    EmbeddingSettings,
+    EvaluationSettings,
+    ModelSettings,
+    ObjectiveSettings,
+    OptimizerSettings,
+    Recipe,
+    RegularisationSettings,
+    ScheduleSettings,
+)
+from vitrail.training.settings import change
+
+# What differs between ImageNet and CIFAR-100: the size of the images, views of an image, clusters of ClusterFit+.
+DATA: dict[str, dict[str, Any]] = {
+    "imagenet": {"image_size": 224, "views": 4, "clusters": 15000},
+    "cifar100": {"image_size": 32, "views": 8, "clusters": 1500},
+}
+
+
+def _procedure(name: str, data: str) -> Recipe:
+    """The training that all methods share (2.4.3, 2.5.1); decay and warmup are not in the thesis."""
+    return Recipe(
+        name=name if data == "imagenet" else f"{name}_{data}",
+        image_size=DATA[data]["image_size"],
+        epochs=600.0,
+        batch_size=1024,
+        model=ModelSettings(name="timm/resnet50"),
+        augmentation=AugmentationSettings(policy="rand", erasing=0.25),
+        optimizer=OptimizerSettings(name="sgd", lr=0.1, reference_batch=256, weight_decay=1e-4, momentum=0.9),
+        schedule=ScheduleSettings(kind="cosine", warmup_epochs=5.0, min_lr=0.0),
+    )
+
+
+def baseline(data: str = "imagenet") -> Recipe:
+    """A classifier of the labels that there are, whose trunk is the embedding.
+
+    Command: vitrail train grafit_baseline data=FOLDER data.level=coarse out=runs/baseline
+    Cost: not in the thesis.
+    Published: from the coarse labels 54.7 % by kNN and 22.7 mAP on the classes of ImageNet, 71.8 and 42.5 on those of
+        CIFAR-100 (thesis table 2.7).
+    Ours: not run as it stands; a small one on CIFAR-100 is in docs/log.md.
+    """
+    return _procedure("grafit_baseline", data)
+
+
+def snca(data: str = "imagenet") -> Recipe:
+    """Neighbours by label, with a linear projector and the training of its authors.
+
+    Command: vitrail train grafit_snca data=FOLDER data.level=coarse out=runs/snca
+    Cost: not in the thesis.
+    Published: nothing for this procedure in the thesis's own runs. Wu et al. (2018): 130 epochs in batches of 256, the
+        learning rate of 0.1 divided by ten every 40.
+    Ours: not run.
+    """
+    return change(
+        _neighbours("grafit_snca", data, projector="linear"),
+        {
+            "epochs": 130.0,
+            "batch_size": 256,
+            "augmentation": AugmentationSettings(scale=(0.2, 1.0), colour_jitter=0.4).model_dump(),
+            "schedule": ScheduleSettings(kind="step", decay_epochs=40.0, warmup_epochs=0.0).model_dump(),
+        },
+    )
+
+
+def snca_plus(data: str = "imagenet") -> Recipe:
+    """Neighbours by label, with Grafit's projector and training.
+
+    Command: vitrail train grafit_snca_plus data=FOLDER data.level=coarse out=runs/snca_plus
+    Cost: not in the thesis.
+    Published: from the coarse labels 55.4 % by kNN and 31.8 mAP on the classes of ImageNet, 72.2 and 35.9 on those of
+        CIFAR-100 (thesis table 2.7).
+    Ours: not run as it stands; a small one on CIFAR-100 is in docs/log.md.
+    """
+    return _neighbours("grafit_snca_plus", data, projector="mlp")
+
+
+def clusterfit_plus(data: str = "imagenet") -> Recipe:
+    """A classifier of the clusters of a Baseline's features.
+
+    Command: vitrail train grafit_clusterfit_plus data.clusters_of=runs/baseline data=FOLDER out=runs/clusterfit
+    Cost: not in the thesis.
+    Published: not on these data in the ablation (thesis table 2.4 compares with it).
+    Ours: not run as it stands; a small one on CIFAR-100 is in docs/log.md.
+    """
+    return change(_procedure("grafit_clusterfit_plus", data), {"data.clusters": DATA[data]["clusters"]})
+
+
+def grafit(data: str = "imagenet", projector: str = "mlp") -> Recipe:
+    """Neighbours by label and instances together: a fine embedding from coarse labels.
+
+    Command: vitrail train grafit data=FOLDER data.level=coarse out=runs/grafit
+    Cost: not in the thesis.
+    Published: from the coarse labels 69.1 % by kNN and 42.9 mAP, conditioned, on the classes of ImageNet, 77.7 and 55.7
+        on those of CIFAR-100; with the linear projector (grafit_fc) 69.1 and 44.4, 75.6 and 55.0 (thesis table 2.7).
+    Ours: not run as it stands; a small one on CIFAR-100 is in docs/log.md.
+    """
+    name = "grafit" if projector == "mlp" else "grafit_fc"
+    return change(
+        _neighbours(name, data, projector=projector),
+        {"embedding.instance": 1.0, "augmentation.views": DATA[data]["views"]},
+    )
+
+
+def unsupervised(data: str = "imagenet") -> Recipe:
+    """Grafit with one class for all images: the instance loss alone. Labels serve to measure only.
+
+    Command: vitrail train grafit_unsupervised data=FOLDER out=runs/unsupervised
+    Cost: not in the thesis.
+    Published: the row of one class in thesis tables 2.5 and 2.6, on iNaturalist-2018.
+    Ours: not run.
+    """
+    changes = {"name": _procedure("grafit_unsupervised", data).name, "embedding.knn": 0.0}
+    return change(grafit(data), changes)
+
+
+def _neighbours(name: str, data: str, *, projector: str) -> Recipe:
+    embedding = EmbeddingSettings(projector=projector, knn=1.0, instance=0.0)  # type: ignore[arg-type]
+    return change(_procedure(name, data), {"embedding": embedding.model_dump()})
+
+
+def fine_tune_grafit() -> Recipe:
+    """A pre-trained DeiT-Ti fine-tuned with Grafit on a few thousand photographs with coarse labels, at 112 pixels.
+
+    Command: vitrail train fine_tune_grafit init=WEIGHTS data=FOLDER data.level=coarse out=runs/mine
+    Cost: in docs/log.md.
+    Published: nothing, it is ours.
+    Ours: the breeds of Oxford-IIIT Pet from the species alone, in docs/log.md.
+    """
+    return Recipe(
+        name="fine_tune_grafit",
+        image_size=112,
+        epochs=6.0,
+        batch_size=64,
+        model=ModelSettings(name="deit_tiny"),
+        augmentation=AugmentationSettings(scale=(0.35, 1.0), colour_jitter=0.3, views=2),
+        objective=ObjectiveSettings(),
+        embedding=EmbeddingSettings(projector="mlp", hidden_dim=1024, target_decay=0.99),
+        optimizer=OptimizerSettings(lr=1e-4, weight_decay=0.05, clip=1.0),
+        schedule=ScheduleSettings(warmup_epochs=0.5, min_lr=1e-5),
+        regularisation=RegularisationSettings(drop_path=0.0),
+        evaluation=EvaluationSettings(every=3.0, crop_ratio=1.0),
+    )
