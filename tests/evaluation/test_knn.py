@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch.nn import functional
@@ -76,3 +77,16 @@ def test_neighbours_of_a_known_coarse_class_come_first() -> None:
     known = condition_by_oracle(torch.tensor([1]), coarse, num_classes=2)
     _, places = find_neighbours(base[:1], base, count=4, conditioning=known)
     assert places.tolist() == [[2, 3, 0, 1]]
+
+
+def test_scikit_learn_weighs_and_answers_the_same() -> None:
+    neighbors = pytest.importorskip("sklearn.neighbors", reason="scikit-learn is not installed")
+    generator = torch.Generator().manual_seed(3)
+    base, queries = (functional.normalize(torch.randn(n, 6, generator=generator), dim=1) for n in (80, 25))
+    labels = torch.randint(0, 5, (80,), generator=generator)
+    theirs = neighbors.KNeighborsClassifier(
+        n_neighbors=15, metric="cosine", algorithm="brute", weights=lambda distances: np.exp((1.0 - distances) / 0.05)
+    ).fit(base.numpy(), labels.numpy())
+    ours = score_neighbours(queries, base, Labelled(base, labels, 5), count=15).softmax(dim=1)
+    assert torch.allclose(ours.double(), torch.from_numpy(theirs.predict_proba(queries.numpy())).double(), atol=1e-4)
+    assert ours.argmax(dim=1).tolist() == theirs.predict(queries.numpy()).tolist()

@@ -1,4 +1,4 @@
-"""Category-level retrieval: average precision by hand and by others, equation 2.5, the oracle, levels, energy."""
+"""Category-level retrieval: average precision by hand and by others, equation 2.5, the oracle, levels."""
 
 import math
 
@@ -12,7 +12,7 @@ from vitrail.evaluation.ranking import condition, condition_by_oracle, predict_c
 from vitrail.evaluation.retrieval import (
     Levelled,
     average_precisions,
-    cumulative_energy,
+    evaluate_level,
     evaluate_levels,
     make_conditioning,
     mean_average_precision,
@@ -144,8 +144,28 @@ def test_an_unknown_ranking_is_one_line() -> None:
         make_conditioning("best", levelled(0, 8), levelled(1, 8), coarse="coarse")
 
 
-def test_cumulative_energy_of_known_variances() -> None:
-    vectors = torch.tensor([[2.0, 0.0, 5.0], [-2.0, 0.0, 5.0], [0.0, 1.0, 5.0], [0.0, -1.0, 5.0]])
-    assert cumulative_energy(vectors).tolist() == pytest.approx([0.8, 1.0, 1.0])
-    with pytest.raises(ValueError, match="all embeddings are the same"):
-        cumulative_energy(torch.ones(3, 2))
+def test_a_classifier_that_knows_the_coarse_class_is_as_good_as_the_oracle() -> None:
+    queries, images = levelled(0, 40), levelled(1, 200)
+    sure = torch.eye(2)[queries.labels["coarse"]]
+    found = evaluate_level(queries, images, "fine", coarse="coarse", probabilities=sure)
+    assert found["map_conditional"] == pytest.approx(found["map_oracle"])
+    wrong = evaluate_level(queries, images, "fine", coarse="coarse", probabilities=1.0 - sure)
+    assert wrong["map_conditional"] < found["map_cosine"]
+
+
+def test_queries_without_a_label_are_left_out_and_keep_their_probabilities() -> None:
+    queries, images = levelled(0, 40), levelled(1, 200)
+    sure = torch.eye(2)[queries.labels["coarse"]]
+    some = queries.labels["fine"].clone()
+    some[1::3] = -1
+    part = Levelled(queries.vectors, {**queries.labels, "fine": some}, queries.num_classes)
+    kept = (some >= 0).nonzero()[:, 0]
+    found = evaluate_level(part, images, "fine", coarse="coarse", probabilities=sure, neighbours=10)
+    same = evaluate_level(
+        queries.choose(kept), images, "fine", coarse="coarse", probabilities=sure[kept], neighbours=10
+    )
+    assert found == same
+    assert (found["num_images"], found["neighbours"]) == (len(kept), 10)
+    nothing = Levelled(queries.vectors, {"fine": torch.full((40,), -1)}, queries.num_classes)
+    with pytest.raises(ValueError, match="there are no labels 'fine' to measure by"):
+        evaluate_level(nothing, images, "fine")

@@ -21,6 +21,7 @@ from vitrail.cli import (
     predict,
     probe,
     recipes,
+    retrieve,
     train,
 )
 
@@ -35,6 +36,7 @@ VERBS = {
     "evaluate": evaluate,
     "predict": predict,
     "probe": probe,
+    "retrieve": retrieve,
     "explain": explain,
     "inspect": inspect,
     "gallery": gallery,

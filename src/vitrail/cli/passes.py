@@ -106,7 +106,7 @@ def open_data(source: str, settings: Mapping[str, Any], trained: "Trained") -> "
     from vitrail.data.datasets import open_dataset
     from vitrail.data.splits import canonical
 
-    recipe = _find_recipe(source)
+    recipe = find_recipe(source)
     split = str(settings.get("split", "val"))
     share = recipe.data.val_share if recipe else 0.1
     if "data" in settings:
@@ -125,7 +125,7 @@ def open_data(source: str, settings: Mapping[str, Any], trained: "Trained") -> "
     return data, str(level)
 
 
-def _find_recipe(source: str) -> "Recipe | None":
+def find_recipe(source: str) -> "Recipe | None":
     """The last stage of the run, where there is one."""
     from pathlib import Path
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from vitrail.evaluation.knn import THESIS_CHOICES, fit_neighbours
+from vitrail.evaluation.knn import THESIS_CHOICES, fit_neighbours, score_neighbours
 from vitrail.evaluation.probe_data import Labelled, measure
 from vitrail.evaluation.ranking import (
     RANKINGS,
@@ -20,7 +20,7 @@ from vitrail.evaluation.ranking import (
     score,
 )
 
-_COSINE, _CONDITIONAL, _ORACLE = RANKINGS
+_COSINE, _, _ORACLE = RANKINGS
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,10 +93,13 @@ def mean_average_precision(precisions: Tensor) -> float:
     return 100.0 * precisions.nanmean().item()
 
 
-def make_conditioning(ranking: str, queries: Levelled, images: Levelled, *, coarse: str) -> Conditioning | None:
+def make_conditioning(
+    ranking: str, queries: Levelled, images: Levelled, *, coarse: str, probabilities: Tensor | None = None
+) -> Conditioning | None:
     """What a ranking adds to the cosines, with the labels of the level `coarse`.
 
-    The coarse classes of the queries are predicted from their neighbours, or for the oracle known.
+    The coarse classes of the queries are known for the oracle. Else they have these `probabilities` [queries, coarse
+    classes], such as a classifier gives, or are predicted from all images, each voting as in equation 2.2.
     """
     if ranking not in RANKINGS:
         raise ValueError(f"rank must be one of {', '.join(RANKINGS)}, not {ranking!r}")
@@ -105,50 +108,54 @@ def make_conditioning(ranking: str, queries: Levelled, images: Levelled, *, coar
     labels, num_classes = images.labels[coarse], images.num_classes[coarse]
     if ranking == _ORACLE:
         return condition_by_oracle(queries.labels[coarse], labels, num_classes=num_classes)
-    probabilities = predict_coarse(queries.vectors, images.vectors, labels, num_classes=num_classes)
+    if probabilities is None:
+        probabilities = predict_coarse(queries.vectors, images.vectors, labels, num_classes=num_classes)
     return condition(probabilities, labels)
+
+
+def evaluate_level(
+    queries: Levelled,
+    images: Levelled,
+    level: str,
+    *,
+    coarse: str | None = None,
+    probabilities: Tensor | None = None,
+    neighbours: int | None = None,
+) -> dict[str, float]:
+    """The figures of one model at one test level, in percent: kNN top-1 and top-5, and the mAP of each ranking.
+
+    `coarse` is the level that the conditional ranking and the oracle go by, None: there is only the cosine;
+    `probabilities` are as for `make_conditioning`. The number of neighbours is chosen on the images of the collection
+    alone, unless it is given.
+    """
+    asked = (queries.labels[level] >= 0).nonzero()[:, 0]
+    train, chosen = images.at(level), queries.choose(asked)
+    targets = chosen.labels[level]
+    if not len(asked) or not len(train):
+        raise ValueError(f"there are no labels {level!r} to measure by")
+    if neighbours is None:
+        neighbours = int(fit_neighbours(train, choices=THESIS_CHOICES).setting["neighbours"])
+    scores = score_neighbours(chosen.vectors, train.vectors, train, count=min(neighbours, len(train)))
+    figures = {"num_images": len(asked), **measure(scores, targets), "neighbours": neighbours}
+    if probabilities is not None:
+        probabilities = probabilities[asked]
+    for ranking in RANKINGS if coarse is not None else RANKINGS[:1]:
+        conditioning = None
+        if coarse is not None:
+            conditioning = make_conditioning(ranking, chosen, images, coarse=coarse, probabilities=probabilities)
+        precisions = average_precisions(
+            chosen.vectors, targets, images.vectors, images.labels[level], conditioning=conditioning
+        )
+        figures[f"map_{ranking}"] = mean_average_precision(precisions)
+    return figures
 
 
 def evaluate_levels(
     queries: Levelled, images: Levelled, *, coarse: str | None, levels: Sequence[str] | None = None
 ) -> Iterator[tuple[str, dict[str, float]]]:
-    """A column of the tables 2.5, 2.6 and 2.14: for each test level the figures of one model, in percent.
-
-    `coarse` is the level the model was trained on, which the conditional ranking and the oracle go by; None: there is
-    only the cosine. The number of neighbours is chosen on the images of the collection alone.
-    """
-    conditionings: dict[str, Conditioning | None] = {_COSINE: None}
-    if coarse is not None:
-        conditionings = {name: make_conditioning(name, queries, images, coarse=coarse) for name in RANKINGS}
+    """A column of the tables 2.5, 2.6 and 2.14: for each test level the figures of one model (see `evaluate_level`)."""
     for level in levels or tuple(images.labels):
-        asked = (queries.labels[level] >= 0).nonzero()[:, 0]
-        train, val = images.at(level), queries.choose(asked).at(level)
-        if not len(val) or len(train) < 2:
-            raise ValueError(f"there are no labels {level!r} to measure by")
-        fitted = fit_neighbours(train, choices=THESIS_CHOICES)
-        figures = {**measure(fitted.scores(val.vectors), val.targets), **fitted.setting}
-        for name, conditioning in conditionings.items():
-            precisions = average_precisions(
-                val.vectors,
-                val.targets,
-                images.vectors,
-                images.labels[level],
-                conditioning=None if conditioning is None else conditioning.choose(asked),
-            )
-            figures[f"map_{name}"] = mean_average_precision(precisions)
-        yield level, figures
-
-
-def cumulative_energy(vectors: Tensor) -> Tensor:
-    """The share of the variance in the first 1, 2, ... principal components [dim], as in figure 2.1."""
-    if len(vectors) < 2:
-        raise ValueError("principal components need at least two embeddings")
-    exact = vectors.double()
-    covariance = torch.cov(exact.T).reshape(exact.shape[1], exact.shape[1])
-    energies = torch.linalg.eigvalsh(covariance).flip(0).clamp(min=0.0)
-    if energies.sum() == 0:
-        raise ValueError("all embeddings are the same: they have no principal components")
-    return energies.cumsum(dim=0) / energies.sum()
+        yield level, evaluate_level(queries, images, level, coarse=coarse)
 
 
 def _group(labels: Tensor) -> tuple[Tensor, dict[int, slice]]:

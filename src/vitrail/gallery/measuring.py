@@ -9,10 +9,7 @@ from torch import Tensor
 
 from vitrail.data.contract import Dataset, Level
 from vitrail.evaluation.features import Extraction
-from vitrail.evaluation.knn import score_neighbours
-from vitrail.evaluation.probe_data import Labelled, measure
-from vitrail.evaluation.ranking import RANKINGS
-from vitrail.evaluation.retrieval import Levelled, average_precisions, make_conditioning, mean_average_precision
+from vitrail.evaluation.retrieval import Levelled, evaluate_level
 from vitrail.gallery.answers import Contents
 from vitrail.gallery.images import embed_unit
 
@@ -48,9 +45,8 @@ def measure_gallery(
     figures = {}
     coarse = manifest.coarse if manifest.coarse in common else None  # the oracle must know it of the queries
     for level in common:
-        found = _measure_level(queries, images, level, coarse=coarse, count=manifest.neighbours)
-        if found is not None:
-            figures[level] = found
+        if bool((labels[level] >= 0).any()):
+            figures[level] = evaluate_level(queries, images, level, coarse=coarse, neighbours=manifest.neighbours)
     return {
         "data": data.name,
         "split": data.split,
@@ -69,26 +65,6 @@ def _match(contents: Contents, level: Level, name: str) -> Tensor:
     places = {known: place for place, known in enumerate(contents.classes(name)) if known in counts}
     table = torch.tensor([*(places.get(known, -1) for known in level.classes), -1])
     return table[torch.from_numpy(np.array(level.labels, dtype=np.int64))]  # -1 leads to the last
-
-
-def _measure_level(
-    queries: Levelled, images: Levelled, level: str, *, coarse: str | None, count: int
-) -> dict[str, float] | None:
-    """None where no query has a class of the gallery."""
-    asked = (queries.labels[level] >= 0).nonzero()[:, 0]
-    if not len(asked):
-        return None
-    chosen = queries.choose(asked)
-    labelled: Labelled = images.at(level)
-    scores = score_neighbours(chosen.vectors, labelled.vectors, labelled, count=min(count, len(labelled)))
-    figures: dict[str, float] = {"num_images": len(asked), **measure(scores, chosen.labels[level])}
-    for ranking in RANKINGS if coarse is not None else RANKINGS[:1]:
-        conditioning = None if coarse is None else make_conditioning(ranking, chosen, images, coarse=coarse)
-        precisions = average_precisions(
-            chosen.vectors, chosen.labels[level], images.vectors, images.labels[level], conditioning=conditioning
-        )
-        figures[f"map_{ranking}"] = mean_average_precision(precisions)
-    return figures
 
 
 def _measure_unknown(contents: Contents, vectors: Tensor, is_new: Tensor) -> Mapping[str, Any]:

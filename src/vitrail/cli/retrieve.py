@@ -1,0 +1,314 @@
+"""Rank training images for images of val, and classify them on the fly, at every level of labels of the data."""
+
+import argparse
+import dataclasses
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vitrail.cli.passes import KEYS, Passes, find_recipe, load_seeing, make_extraction, show_progress, split_words
+from vitrail.cli.retrieve_text import write_csv, write_tables
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from vitrail.cli.retrieve_pictures import Pictures
+    from vitrail.data.contract import Dataset
+    from vitrail.evaluation.features import Embeddings
+    from vitrail.evaluation.retrieval import Levelled
+    from vitrail.training.trained import Trained
+
+SUMMARY = "measure retrieval and on-the-fly classes, level by level"
+
+_KEYS = ("data", "split", "out", "coarse", "within", "splits", "cache", *KEYS[KEYS.index("image_size") :])
+_NAMED = 10  # images that could not be read
+_NOTHING = "∅"  # the level of a run that used no labels, as the thesis writes it
+_REPORT, _TABLE = "retrieval.json", "retrieval.csv"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what `vitrail retrieve` takes."""
+    parser.add_argument(
+        "settings",
+        nargs="+",
+        metavar="RUN|key=value",
+        help=f"folders of runs, models or packs, hf://OWNER/NAME; and any of {', '.join(_KEYS)}",
+    )
+    parser.add_argument("--images", type=int, metavar="N", help="ask with so many images of val, chosen at random")
+    parser.add_argument("--lists", action="store_true", help="draw ranked lists into out=FOLDER")
+    parser.add_argument("--tsne", action="store_true", help="draw embeddings in the plane (within=CLASS: of one class)")
+    parser.add_argument("--energy", action="store_true", help="draw the cumulative energy of principal components")
+    parser.add_argument("--separability", action="store_true", help="how well random sub-classes can be told apart")
+    parser.add_argument("--json", action="store_true", help="print everything as JSON")
+
+
+@dataclass(frozen=True, eq=False)
+class _Task:
+    """What every run is asked."""
+
+    train: "Dataset"
+    val: "Dataset"
+    levels: tuple[str, ...]  # from the coarsest to the finest
+    settings: Mapping[str, Any]
+
+    @property
+    def coarse(self) -> str | None:
+        """The level that the command line says to condition by."""
+        return None if "coarse" not in self.settings else str(self.settings["coarse"])
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure run after run, then print, write and draw."""
+    sources, settings = split_words(arguments.settings, keys=_KEYS)
+    if not sources or "data" not in settings:
+        raise ValueError("write `vitrail retrieve RUN [RUN ...] data=SPEC`")
+    out = _open_out(arguments, settings)
+    num_splits = _read_splits(arguments, settings)
+    task = _open_task(settings, num_images=arguments.images)
+    pictures = _plan_pictures(arguments, task)
+    reports = []
+    for name, source in _name(sources).items():
+        trained = load_seeing(source, settings)
+        level, num_classes = _find_training(source, trained, task)
+        reports.append(
+            {
+                "run": name,
+                "source": source,
+                "trained_on": level,
+                "num_train_classes": num_classes,
+                **_measure(name, trained, task, pictures, trained_on=level, num_splits=num_splits),
+            }
+        )
+    content = {
+        "data": task.train.name,
+        "split": task.val.split,
+        "levels": {level: len(task.train.level(level).classes) for level in task.levels},
+        "runs": reports,
+    }
+    if out is not None:
+        (out / _REPORT).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        write_csv(content, out / _TABLE)
+        files = [_REPORT, _TABLE, *pictures.draw(out)]
+    if arguments.json:
+        print(json.dumps(content, indent=2))
+        return 0
+    write_tables(content)
+    if out is not None:
+        print(f"{', '.join(files)} are in {out}")
+    return 0
+
+
+def _open_out(arguments: argparse.Namespace, settings: Mapping[str, Any]) -> Path | None:
+    """The folder for what is written; whatever speaks against it is said before the work begins."""
+    drawn = [name for name in ("lists", "tsne", "energy") if getattr(arguments, name)]
+    if "out" not in settings:
+        if drawn:
+            raise ValueError(f"--{drawn[0]} draws a picture: say where with out=FOLDER")
+        return None
+    if arguments.tsne:
+        from vitrail.evaluation.scatter import check_tsne
+
+        check_tsne()
+    folder = Path(str(settings["out"])).expanduser()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"out={folder} can't be made a folder: {error.strerror}") from None
+    return folder
+
+
+def _read_splits(arguments: argparse.Namespace, settings: Mapping[str, Any]) -> int:
+    """How many random splits are made; 0 without --separability."""
+    from vitrail.evaluation.separability import NUM_SPLITS
+
+    if not arguments.separability:
+        if "splits" in settings:
+            raise ValueError("splits= is the number of random splits of --separability: add it")
+        return 0
+    number = settings.get("splits", NUM_SPLITS)
+    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+        raise ValueError(f"splits must be a whole number of at least 1, not {number!r}")
+    return number
+
+
+def _open_task(settings: Mapping[str, Any], *, num_images: int | None) -> _Task:
+    import numpy as np
+    import torch
+
+    from vitrail.data.datasets import open_dataset
+    from vitrail.data.stored import Subset
+    from vitrail.evaluation.granularity import order_levels
+
+    if num_images is not None and num_images < 1:
+        raise ValueError(f"--images must be at least 1, not {num_images}")
+    train = open_dataset(str(settings["data"]), "train")
+    val = open_dataset(str(settings["data"]), str(settings.get("split", "val")))
+    if val.split == train.split:
+        raise ValueError(f"the images of {val.split} are those that are ranked: ask with another split")
+    if num_images is not None and num_images < len(val):
+        chosen = torch.randperm(len(val), generator=torch.Generator().manual_seed(0))[:num_images]
+        val = Subset(val, np.sort(chosen.numpy()))
+    levels = tuple(level for level in order_levels(train) if bool((val.level(level).labels >= 0).any()))
+    if not levels:
+        raise ValueError(f"{val.split} of {val.name} has no labels: there is nothing to measure by")
+    if "coarse" in settings and settings["coarse"] not in levels:
+        raise ValueError(f"{train.name} has no labels {settings['coarse']!r}; it has: {', '.join(levels)}")
+    return _Task(train, val, levels, settings)
+
+
+def _plan_pictures(arguments: argparse.Namespace, task: _Task) -> "Pictures":
+    from vitrail.cli.retrieve_pictures import Pictures
+
+    within = task.settings.get("within")
+    if within is not None and not arguments.tsne:
+        raise ValueError("within=CLASS chooses the images of --tsne: add it")
+    return Pictures(
+        task.train,
+        task.val,
+        finest=task.levels[-1],
+        with_lists=arguments.lists,
+        with_tsne=arguments.tsne,
+        with_energy=arguments.energy,
+        within=None if within is None else str(within),
+    )
+
+
+def _name(sources: Sequence[str]) -> dict[str, str]:
+    """Short names of the runs: those of their folders, unless two are the same."""
+    short = [Path(source).name or source for source in sources]
+    names = short if len(set(short)) == len(short) else list(sources)
+    if len(set(names)) < len(names):
+        raise ValueError("a run is named twice: name each once")
+    return dict(zip(names, sources, strict=True))
+
+
+def _find_training(source: str, trained: "Trained", task: _Task) -> tuple[str | None, int | None]:
+    """The level that a run was trained on and its classes; one class for all where it used no labels."""
+    recipe = find_recipe(source)
+    if recipe is not None and recipe.embedding.is_learnt:
+        weights = recipe.embedding
+        if weights.knn == 0.0 and weights.cross_entropy == 0.0:
+            return _NOTHING, 1
+    if trained.classes is not None:
+        return trained.level, len(trained.classes)
+    known = task.train.levels.get(trained.level or "")
+    return trained.level, None if known is None else len(known.classes)
+
+
+def _measure(
+    name: str, trained: "Trained", task: _Task, pictures: "Pictures", *, trained_on: str | None, num_splits: int
+) -> dict[str, Any]:
+    """The figures of one run at every level; what pictures need of its embeddings is kept by them."""
+    from vitrail.evaluation.granularity import choose_coarse
+    from vitrail.evaluation.retrieval import evaluate_level
+
+    answers = _Answers(name, trained, task)
+    images, queries = answers.embed(task.train), answers.embed(task.val)
+    figures = {}
+    for level in task.levels:
+        coarse = choose_coarse(task.train, level, trained_on=trained_on, wanted=task.coarse)
+        probabilities = None if coarse is None else answers.classify(task.val, coarse)
+        with show_progress(f"{name}: {level}", total=1):
+            found = evaluate_level(queries, images, level, coarse=coarse, probabilities=probabilities)
+        by = None if coarse is None else "neighbours" if probabilities is None else "classifier"
+        figures[level] = {"coarse": coarse, "predicted_by": by, **found}
+    pictures.add(name, queries=queries, images=images, places=answers.places(task.val, task.train), coarse=task.coarse)
+    report = {
+        "model": trained.model.name,
+        "dim": images.vectors.shape[1],
+        "num_images": len(images.vectors),
+        "num_queries": len(queries.vectors),
+        "num_left_out": answers.num_unread,
+        "levels": figures,
+    }
+    if num_splits:
+        report["separability"] = _separate(name, images, answers, task, num_splits=num_splits)
+    return report
+
+
+def _separate(name: str, images: "Levelled", answers: "_Answers", task: _Task, *, num_splits: int) -> dict[str, Any]:
+    """The row of table 2.1, with the coarse labels that are asked for, or the coarsest."""
+    from vitrail.data.contract import Level
+    from vitrail.evaluation.separability import measure_separability
+
+    coarse = task.coarse or task.levels[0]
+    labels = Level(task.train.level(coarse).classes, images.labels[coarse].numpy())
+    probabilities = answers.classify(task.train, coarse)
+    with show_progress(f"{name}: random sub-labels", total=num_splits) as advance:
+        found = measure_separability(
+            images.vectors, labels, probabilities=probabilities, num_splits=num_splits, advance=advance
+        )
+    return {"level": coarse, "num_splits": num_splits, **dataclasses.asdict(found)}
+
+
+class _Answers:
+    """What one model says about the images of both splits: its embeddings, and its classifier's probabilities."""
+
+    def __init__(self, name: str, trained: "Trained", task: _Task) -> None:
+        self.name, self.trained, self.task = name, trained, task
+        self._embeddings: dict[str, Embeddings] = {}
+        self._probabilities: dict[tuple[str, str], Tensor | None] = {}
+
+    @property
+    def num_unread(self) -> int:
+        """Images that could not be read."""
+        return sum(len(found.unread) for found in self._embeddings.values())
+
+    def embed(self, data: "Dataset") -> "Levelled":
+        """Embeddings of length 1 with the labels of every level."""
+        import numpy as np
+        import torch
+
+        from vitrail.evaluation.features import embed
+        from vitrail.evaluation.retrieval import Levelled
+
+        passes = Passes(data, self.task.levels[0], self.task.settings)
+        cache = self.task.settings.get("cache")
+        with show_progress(f"{self.name}: embeddings of {data.split}", total=len(data)) as advance:
+            found = embed(
+                make_extraction(self.trained, passes),
+                data,
+                cache=None if cache is None else str(cache),
+                advance=advance,
+            )
+        for problem in found.unread[:_NAMED]:
+            print(f"left out: {problem.path} {problem.detail}", file=sys.stderr)
+        if not bool(found.vectors.isfinite().all()):
+            raise ValueError(f"embeddings of {data.name} by {self.name} are not finite: try precision=fp32")
+        self._embeddings[data.split] = found
+        levels = {name: data.level(name) for name in self.task.levels}
+        labels = {name: torch.from_numpy(np.array(level.labels))[found.indices] for name, level in levels.items()}
+        counts = {name: len(level.classes) for name, level in levels.items()}
+        return Levelled.of(found.vectors, labels, num_classes=counts)
+
+    def places(self, *datasets: "Dataset") -> "tuple[Tensor, ...]":
+        """Where the embedded images are in each data set."""
+        return tuple(self._embeddings[data.split].indices for data in datasets)
+
+    def classify(self, data: "Dataset", level: str) -> "Tensor | None":
+        """Probabilities [embedded images, classes] of a level, if the model has a classifier of just these classes."""
+        key = data.split, level
+        if key not in self._probabilities:
+            self._probabilities[key] = self._run_classifier(data, level)
+        return self._probabilities[key]
+
+    def _run_classifier(self, data: "Dataset", level: str) -> "Tensor | None":
+        import torch
+
+        import vitrail
+
+        trained, classes = self.trained, data.level(level).classes
+        known = trained.classes
+        if known is None or len(known) != trained.num_classes or set(known) != set(classes) or trained.level != level:
+            return None
+        order = torch.tensor([known.index(name) for name in classes])
+        table = torch.zeros(len(data), len(classes))
+        passes = Passes(data, level, self.task.settings)
+        model = dataclasses.replace(trained, model=vitrail.fold(trained.model))
+        title = f"{self.name}: classifier on {data.split}"
+        for logits, batch in passes.answers(model, title=title, note_unread=lambda problem: None):
+            table[batch.indices] = logits.softmax(dim=1).cpu()[:, order]
+        return table[self._embeddings[data.split].indices]

@@ -1,0 +1,150 @@
+"""The pictures of `vitrail retrieve`: ranked lists, t-SNE and energy of several runs side by side."""
+
+import dataclasses
+from collections.abc import Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from vitrail.evaluation.drawings import draw_energies, draw_planes
+from vitrail.evaluation.energy import cumulative_energy
+from vitrail.evaluation.granularity import choose_coarse, find_coarser
+from vitrail.evaluation.knn import find_neighbours
+from vitrail.evaluation.ranked_lists import RankedList, judge, save_ranked_lists
+from vitrail.evaluation.scatter import project_to_plane
+from vitrail.gallery.images import make_thumbnail
+
+if TYPE_CHECKING:
+    from vitrail.data.contract import Dataset
+    from vitrail.evaluation.retrieval import Levelled
+
+_QUERIES, _FOUND = 10, 10  # of ranked lists
+_MAX_POINTS = 2000  # of t-SNE
+
+
+class Pictures:
+    """What pictures need of each run, gathered run after run, so that no run's embeddings are kept for them."""
+
+    def __init__(
+        self,
+        train: "Dataset",
+        val: "Dataset",
+        *,
+        finest: str,
+        with_lists: bool = False,
+        with_tsne: bool = False,
+        with_energy: bool = False,
+        within: str | None = None,
+    ) -> None:
+        self.train, self.val, self.finest = train, val, finest
+        self.with_lists, self.with_tsne, self.with_energy = with_lists, with_tsne, with_energy
+        self.within = None if within is None else self._find_class(within)
+        self._lists: dict[str, list[RankedList]] = {}
+        self._planes: dict[str, Tensor] = {}
+        self._plane_labels = torch.zeros(0, dtype=torch.int64)
+        self._curves: dict[str, Tensor] = {}
+
+    def add(
+        self,
+        name: str,
+        *,
+        queries: "Levelled",
+        images: "Levelled",
+        places: tuple[Tensor, ...],
+        coarse: str | None = None,
+    ) -> None:
+        """Take from a run's embeddings what is to be drawn; `places` say where queries and images are in the data."""
+        if self.with_lists:
+            self._lists[name] = self._rank(queries, images, places, coarse=coarse)
+        if self.with_energy:
+            self._curves[name] = cumulative_energy(images.vectors)
+        if self.with_tsne:
+            shown = self._choose_points(queries)
+            self._plane_labels = queries.labels[self.finest][shown]
+            self._planes[name] = project_to_plane(queries.vectors[shown])
+
+    def draw(self, folder: Path) -> list[str]:
+        """Write what was asked for; the names of the files."""
+        files = []
+        if self._lists:
+            named = [self._with_name(name) for name in self._lists]
+            rows = [row for query in zip(*named, strict=True) for row in query]
+            files.append(save_ranked_lists(rows, folder / "lists.png").name)
+        if self._planes:
+            classes = self.val.level(self.finest).classes
+            files.append(draw_planes(self._planes, self._plane_labels, classes, folder / "tsne.png").name)
+        if self._curves:
+            files.append(draw_energies(self._curves, folder / "energy.png").name)
+        return files
+
+    def _rank(
+        self, queries: "Levelled", images: "Levelled", places: tuple[Tensor, ...], *, coarse: str | None
+    ) -> list[RankedList]:
+        """A query of each of some classes, and the training images that are nearest to it (figure 2.6)."""
+        coarse = choose_coarse(self.train, self.finest, wanted=coarse)
+        levels = [self.finest] if coarse is None else [self.finest, coarse]
+        asked = _first_of_classes(queries.labels[self.finest])
+        _, found = find_neighbours(queries.vectors[asked], images.vectors, count=min(_FOUND, len(images.vectors)))
+        lists = []
+        for query, rows in zip(asked.tolist(), found.tolist(), strict=True):
+            own = _names(self.val, levels, int(places[0][query]))
+            pictures = [
+                (_picture(self.train, int(places[1][row])), judge(own, _names(self.train, levels, int(places[1][row]))))
+                for row in rows
+            ]
+            picture = _picture(self.val, int(places[0][query]))
+            assert picture is not None, "it was embedded"
+            lists.append(RankedList(picture, " / ".join(text for text in own if text is not None), pictures))
+        return lists
+
+    def _with_name(self, name: str) -> list[RankedList]:
+        """A run's lists; with those of other runs beside them, they say whose they are."""
+        if len(self._lists) == 1:
+            return self._lists[name]
+        return [dataclasses.replace(row, caption=f"{row.caption}: {name}") for row in self._lists[name]]
+
+    def _choose_points(self, queries: "Levelled") -> Tensor:
+        is_shown = queries.labels[self.finest] >= 0
+        if self.within is not None:
+            level, number = self.within
+            is_shown &= queries.labels[level] == number
+        places = is_shown.nonzero()[:, 0]
+        if len(places) > _MAX_POINTS:
+            order = torch.randperm(len(places), generator=torch.Generator().manual_seed(0))
+            places = places[order[:_MAX_POINTS].sort().values]
+        return places
+
+    def _find_class(self, name: str) -> tuple[str, int]:
+        """The coarser level that has a class of that name, and its number."""
+        levels = {level: self.val.level(level) for level in find_coarser(self.train, self.finest)}
+        for level, found in levels.items():
+            if name in found.classes:
+                return level, found.classes.index(name)
+        known = [one for found in levels.values() for one in found.classes]
+        if not known:
+            raise ValueError(f"{self.val.name} has one level of labels: within= needs a coarser one")
+        raise ValueError(f"no coarser class {name!r} in {self.val.name}; there are: {', '.join(known[:20])}")
+
+
+def _first_of_classes(labels: Tensor) -> Tensor:
+    """Where the first image of each of up to ten classes is, the classes taken evenly from all."""
+    present = labels[labels >= 0].unique()
+    number = min(_QUERIES, len(present))
+    chosen = present[torch.arange(number) * len(present) // number]
+    return torch.stack([(labels == label).nonzero()[0, 0] for label in chosen])
+
+
+def _names(data: "Dataset", levels: Sequence[str], index: int) -> tuple[str | None, str | None]:
+    """The fine and the coarse class of an image; None where it has none."""
+    numbers = [(data.level(level).classes, int(data.level(level).labels[index])) for level in levels]
+    names = [classes[number] if number >= 0 else None for classes, number in numbers]
+    return names[0], names[1] if len(names) > 1 else None
+
+
+def _picture(data: "Dataset", index: int) -> Image.Image | None:
+    kept = make_thumbnail(data, index)
+    return Image.open(BytesIO(kept)) if kept else None
