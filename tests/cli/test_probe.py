@@ -157,3 +157,13 @@ def test_models_weights_and_data_that_are_not_there_are_one_line(
             path.unlink()
         (colours / split / "blue").rmdir()
     assert "has 1 class: there is nothing to tell apart" in complaint(capsys, model, f"data={colours}")
+
+
+def test_a_probe_of_an_embedding_run_is_measured_but_not_saved(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("embedding.projector=linear", "embedding.dim=8", "embedding.instance=0", "blend.probability=0", "epochs=1")
+    run = run_in(tmp_path / "run", *words)
+    assert probe(capsys, run.path, "method=ridge")["dim"] == 8
+    error = complaint(capsys, run.path, "method=ridge", f"out={tmp_path / 'out'}")
+    assert "a probe of an embedding model can't be saved" in error

@@ -230,6 +230,35 @@ def test_what_is_wrong_is_said_in_one_line(
     assert "a run is named twice" in complaint(capsys, coarse_run, coarse_run, f"data={SHAPES}")
     (tmp_path / "file").write_text("")
     assert "can't be made a folder" in complaint(capsys, coarse_run, f"data={SHAPES}", f"out={tmp_path / 'file'}")
+    (tmp_path / "retrieval.json").mkdir()
+    assert "retrieval.json can't be written" in complaint(capsys, coarse_run, f"data={SHAPES}", f"out={tmp_path}")
     monkeypatch.setitem(sys.modules, "sklearn", None)
     monkeypatch.setitem(sys.modules, "sklearn.manifold", None)
     assert "t-SNE needs scikit-learn" in complaint(capsys, coarse_run, f"data={SHAPES}", f"out={tmp_path}", "--tsne")
+
+
+def test_a_level_of_the_same_name_but_other_classes_is_not_what_a_run_was_trained_on(
+    fine_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("embedding.projector=linear", "embedding.dim=8", "embedding.instance=0", "blend.probability=0")
+    embedding = run_in(tmp_path / "embedding", *TINY, *words).path
+    (run,) = retrieve(capsys, embedding, f"data={SHAPES}")["runs"]
+    assert (run["trained_on"], run["num_train_classes"]) == ("label", 24)
+    for source in (fine_run, embedding):
+        (run,) = retrieve(capsys, source, "data=fashion", "--images", 10)["runs"]
+        assert (run["trained_on"], run["num_train_classes"]) == (None, 24)
+
+
+def test_data_without_a_val_is_split_as_the_run_did(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, colour in (("red", (200, 0, 0)), ("blue", (0, 0, 200))):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for number in range(20):
+            Image.new("RGB", (16, 16), colour).save(tmp_path / "photos" / name / f"{number}.png")
+    data = f"data={tmp_path / 'photos'}"
+    runs = [run_in(tmp_path / str(share), *TINY, data, f"data.val_share={share}").path for share in (0.05, 0.25)]
+    (run,) = retrieve(capsys, runs[0], data)["runs"]
+    assert (run["num_images"], run["num_queries"]) == (38, 2)
+    (run,) = retrieve(capsys, runs[1], data)["runs"]
+    assert (run["num_images"], run["num_queries"]) == (30, 10)
+    found = retrieve(capsys, *runs, data)["runs"]
+    assert [run["num_queries"] for run in found] == [2, 2]  # the images that neither was trained on

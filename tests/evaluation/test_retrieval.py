@@ -13,7 +13,6 @@ from vitrail.evaluation.retrieval import (
     Levelled,
     average_precisions,
     evaluate_level,
-    evaluate_levels,
     make_conditioning,
     mean_average_precision,
 )
@@ -128,13 +127,12 @@ def levelled(seed: int, count: int) -> Levelled:
 
 def test_knowing_the_coarse_class_helps_and_every_level_is_measured() -> None:
     queries, images = levelled(0, 40), levelled(1, 200)
-    found = dict(evaluate_levels(queries, images, coarse="coarse"))
-    assert list(found) == ["fine", "coarse"]
+    found = {level: evaluate_level(queries, images, level, coarse="coarse") for level in ("fine", "coarse")}
     assert found["fine"]["map_oracle"] > found["fine"]["map_conditional"] > found["fine"]["map_cosine"]
     assert found["coarse"]["map_oracle"] == pytest.approx(100.0)
     assert found["fine"]["neighbours"] in (10, 15, 20, 25, 30)
     assert 25.0 < found["fine"]["top1"] <= 100.0
-    (_, plain), *_ = evaluate_levels(queries, images, coarse=None, levels=["fine"])
+    plain = evaluate_level(queries, images, "fine")
     assert plain["map_cosine"] == found["fine"]["map_cosine"]
     assert "map_oracle" not in plain
 

@@ -11,6 +11,7 @@ from torch import Tensor
 import vitrail
 from vitrail.explain.attention import attention_rows, attention_values
 from vitrail.explain.maps import kinds_of
+from vitrail.heads.embed import EmbeddingModel, EmbeddingSettings
 from vitrail.layers.attention import TalkingHeadsAttention
 from vitrail.models.cait import CaiT
 from vitrail.models.timm_backbone import TimmBackbone
@@ -279,3 +280,11 @@ def test_only_models_of_ours_that_are_not_folded_are_explained() -> None:
         vitrail.attention_maps(vitrail.fold(model), images_for(model))
     with pytest.raises(ValueError, match="takes a model made by create_model or load_model, not Linear"):
         vitrail.attention_maps(torch.nn.Linear(1, 1), torch.zeros(1))  # type: ignore[arg-type]
+
+
+def test_of_an_embedding_model_the_trunk_is_explained() -> None:
+    trunk = small_model("cait_xxs24", num_classes=0)
+    model = EmbeddingModel(trunk, EmbeddingSettings(projector="linear", dim=4, num_classes=3))
+    with pytest.raises(ValueError, match=r"of an embedding model pass the trunk, model\.trunk"):
+        vitrail.attention_maps(model, images_for(trunk))
+    assert vitrail.attention_maps(model.trunk, images_for(trunk)).kind == "attention"

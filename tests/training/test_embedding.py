@@ -4,10 +4,13 @@ import math
 import os
 import random
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from tiny_runs import finish, run_in, start, tiny_recipe, wait_for_step
 from torch import Tensor
 from torch.nn import functional
@@ -15,14 +18,14 @@ from torch.nn import functional
 import vitrail
 from vitrail.cli import main
 from vitrail.data.blend import Normalize
-from vitrail.data.contract import Batch
+from vitrail.data.contract import Batch, Level
 from vitrail.data.loader import Loader
 from vitrail.data.sampler import Sampler
 from vitrail.evaluation.probe_data import Labelled
 from vitrail.heads.embed import EmbeddingModel, EmbeddingSettings
 from vitrail.objectives.contract import Objective
 from vitrail.objectives.grafit import Grafit
-from vitrail.training import build
+from vitrail.training import build, planning
 from vitrail.training.checkpoint import Checkpoints, load_checkpoint
 from vitrail.training.measuring import NeighbourAnswers
 from vitrail.training.planning import make_plan
@@ -69,9 +72,14 @@ def test_a_run_learns_both_losses_and_leaves_a_model_without_its_predictor(tmp_p
     assert torch.allclose(vectors.norm(dim=1), torch.ones(2))
 
 
-def test_at_the_end_the_memory_holds_what_the_final_weights_say_of_the_training_images(tmp_path: Path) -> None:
-    run = run_in(tmp_path / "run", *GRAFIT)
-    objective = newest(run)["objective"]
+@pytest.mark.parametrize(("words", "num_steps"), [((), 9), (("lr=1e-12", "regularisation.early_stop=1"), 6)])
+def test_at_the_end_the_memory_holds_what_the_final_weights_say_of_the_training_images(
+    words: tuple[str, ...], num_steps: int, tmp_path: Path
+) -> None:
+    run = run_in(tmp_path / "run", *GRAFIT, *words)
+    state = newest(run)
+    objective = state["objective"]
+    assert state["step"] == num_steps
     assert isinstance(objective, dict)
     model, recipe = embedding_model(run.model), tiny_recipe(*GRAFIT)
     data = build.open_data(recipe)
@@ -244,6 +252,30 @@ def test_clusters_need_a_number_and_a_model(tmp_path: Path) -> None:
         run_in(tmp_path / "first", "data.clusters=5")
     with pytest.raises(ValueError, match=r"add data\.clusters=1500"):
         run_in(tmp_path / "second", "data.clusters_of=somewhere")
+    with pytest.raises(ValueError, match=r"data\.clusters=49 is more than the 48 images of train: lower it"):
+        run_in(tmp_path / "third", "data.clusters=49", "data.clusters_of=somewhere")
+
+
+def test_images_of_one_class_are_told_apart_by_views_and_clusters(tmp_path: Path) -> None:
+    for split in ("train", "val"):
+        (tmp_path / split / "only").mkdir(parents=True)
+        for number in range(4):
+            Image.new("RGB", (16, 16), (60 * number, 0, 0)).save(tmp_path / split / "only" / f"{number}.png")
+    data = f"data={tmp_path}"
+    with pytest.raises(ValueError, match="has 1 class: there is nothing to tell apart"):
+        build.open_data(tiny_recipe(data))
+    with pytest.raises(ValueError, match="has 1 class: there is nothing to tell apart"):
+        build.open_data(tiny_recipe(data, *SNCA))
+    for words in (GRAFIT, (*SNCA, "embedding.triplet=1"), ("data.clusters=2",)):
+        assert len(build.open_data(tiny_recipe(data, *words)).labels.classes) == 1
+
+
+def test_an_embedding_of_images_with_several_labels_is_refused_at_once() -> None:
+    recipe = tiny_recipe(*GRAFIT)
+    model = build.make_model(recipe, num_classes=2)
+    labels = Level(("one", "two"), np.ones((48, 2), dtype=bool))
+    with pytest.raises(ValueError, match="an embedding is learnt from one label an image"):
+        build.make_objective(recipe, labels, model=model, teacher=None, normalize=Normalize())
 
 
 def test_verbs_that_name_classes_say_that_an_embedding_has_none(
@@ -261,6 +293,22 @@ def test_a_plan_measures_a_step_with_views_and_clusters() -> None:
     assert plan.stages[0].step_speed > 0.0
     plan = make_plan(tiny_recipe("data.clusters=5", "data.clusters_of=unknown", "epochs=1"))
     assert plan.stages[0].step_speed > 0.0
+
+
+def test_a_plan_counts_the_loading_of_all_views(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[tuple[int, ...]] = []
+
+    class Watched(Loader):
+        def epoch(self, number: int, *, start_step: int = 0) -> Iterator[Batch]:
+            for batch in super().epoch(number, start_step=start_step):
+                loaded.append(tuple(batch.images.shape[1:]))
+                yield batch
+
+    monkeypatch.setattr(planning, "Loader", Watched)
+    monkeypatch.setattr(planning, "_SECONDS", 0.0)
+    recipe = tiny_recipe(*GRAFIT)
+    planning.measure_loading(recipe, build.open_data(recipe), workers=0)
+    assert set(loaded) == {(2, 3, 16, 16)}
 
 
 def test_a_batch_of_views_has_its_memory_of_first_views_only() -> None:

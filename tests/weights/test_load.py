@@ -10,6 +10,7 @@ from shrunk import images_for, randomize, small_model
 from torch import Tensor
 
 from vitrail import create_model, load_weights, to_timm
+from vitrail.heads.embed import EmbeddingModel, EmbeddingSettings
 from vitrail.models.contract import Model
 from vitrail.weights.misfit import SHOWN, list_names, write_numbers
 
@@ -295,3 +296,28 @@ def test_logits_survive_the_way_through_timms_names() -> None:
         model: Any = load_weights(fresh(name).eval(), to_timm(source))
         images = images_for(source)
         assert torch.equal(model(images), source(images))
+
+
+def embedding(trunk: str, *, seed: int, num_classes: int = 0, **settings: Any) -> EmbeddingModel:
+    torch.manual_seed(seed)
+    head = EmbeddingSettings(projector="linear", dim=4, has_predictor=False, num_classes=num_classes)
+    return EmbeddingModel(create_model(trunk, num_classes=0, image_size=32, **settings), head)
+
+
+def test_an_embedding_gives_another_its_attention_pooling_too() -> None:
+    source = embedding("timm/test_resnet", seed=0, pool="attention")
+    model = load_weights(embedding("timm/test_resnet", seed=1, pool="attention"), source.state_dict())
+    assert all(torch.equal(value, source.state_dict()[name]) for name, value in model.state_dict().items())
+
+
+def test_a_classifier_beside_a_projector_is_left_out_when_asked() -> None:
+    settings = {"patch_size": 16, "dim": 16, "depth": 1, "num_heads": 2}
+    source = embedding("deit_tiny", seed=0, num_classes=3, **settings)
+    model = embedding("deit_tiny", seed=1, num_classes=3, **settings)
+    head, projector = "head.linear.weight", "projector.weight"
+    before, given = model.state_dict()[head].clone(), source.state_dict()
+    load_weights(model, given, reset_head=True)
+    assert torch.equal(model.state_dict()[head], before)
+    assert torch.equal(model.state_dict()[projector], given[projector])
+    load_weights(model, given)
+    assert torch.equal(model.state_dict()[head], given[head])

@@ -11,8 +11,9 @@ from safetensors.torch import load_file, save_file
 from shrunk import images_for, randomize, small_model
 
 import vitrail
+from vitrail.heads.embed import EmbeddingModel, EmbeddingSettings
 from vitrail.models.contract import Model
-from vitrail.weights.pack import hash_tensors, read_pack, unpack, write_pack
+from vitrail.weights.pack import hash_tensors, read_pack, tensors_of_trunk, unpack, write_pack
 
 NAMES = (
     *("deit_tiny", "deit_tiny_distilled", "cait_xxs24", "resmlp_s12", "patchconvnet_s60"),
@@ -116,6 +117,17 @@ def test_a_pack_at_the_trunks_own_size_is_free_of_it_too(tmp_path: Path) -> None
     folder = pack_into(tmp_path / "task", tuned, trunk)
     larger = vitrail.load_weights(make("resmlp_s12", image_size=96), trunk.state_dict())
     assert_same_answers(unpack(larger, folder), tuned)
+
+
+def test_the_trunk_of_an_embedding_is_a_trunk(tmp_path: Path) -> None:
+    embedding = EmbeddingModel(make("cait_xxs24", num_classes=0), EmbeddingSettings(projector="linear", dim=4))
+    vitrail.save_model(embedding, tmp_path / "embedding")
+    tuned = make("cait_xxs24", num_classes=5)
+    vitrail.load_weights(tuned, embedding.state_dict(), reset_head=True)
+    place = str(tmp_path / "embedding")
+    write_pack(tmp_path / "task", model=tuned, trunk=tensors_of_trunk(place, model=tuned), source=place)
+    assert_same_answers(unpack(place, tmp_path / "task"), tuned)
+    assert_same_answers(unpack(embedding, tmp_path / "task"), tuned)
 
 
 def test_two_tasks_live_beside_each_other_on_one_trunk(tmp_path: Path) -> None:

@@ -15,8 +15,10 @@ from shrunk import images_for, randomize, small_model
 
 import vitrail
 from vitrail import create_model, load_model, save_model, to_timm
+from vitrail.heads.embed import EmbeddingModel, EmbeddingSettings
 from vitrail.models.catalog import CATALOG
 from vitrail.models.contract import Preprocessing
+from vitrail.models.vit import VisionTransformer, ViTConfig
 from vitrail.weights import save
 
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
@@ -199,4 +201,22 @@ def test_load_model_wants_our_names(tmp_path: Path) -> None:
         load_model(tmp_path)
     (tmp_path / "model.safetensors").unlink()
     with pytest.raises(ValueError, match="no weights in this folder"):
+        load_model(tmp_path)
+
+
+def test_an_embedding_on_a_trunk_that_was_built_without_the_catalogue_comes_back(tmp_path: Path) -> None:
+    trunk = VisionTransformer(ViTConfig(image_size=16, patch_size=8, dim=16, depth=1, num_heads=2, num_classes=0))
+    model = EmbeddingModel(trunk, EmbeddingSettings(projector="linear", dim=4, has_predictor=False)).eval()
+    save_model(model, tmp_path)
+    images = torch.randn(2, 3, 16, 16)
+    assert torch.equal(load_model(tmp_path)(images), model(images))
+
+
+def test_an_embedding_without_its_settings_is_one_line(tmp_path: Path) -> None:
+    trunk = small_model("deit_tiny", num_classes=0)
+    save_model(EmbeddingModel(trunk, EmbeddingSettings(projector="linear", dim=4)), tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["settings"]["trunk"] = None
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match="trunk and head of an embedding must be objects with their settings"):
         load_model(tmp_path)

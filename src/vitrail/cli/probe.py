@@ -59,10 +59,13 @@ def run(arguments: argparse.Namespace) -> int:
 
     from vitrail.evaluation.probe import choose_methods, run_probe
     from vitrail.evaluation.probe_data import label
+    from vitrail.evaluation.probed_model import check_attachable
 
     methods = choose_methods(str(settings.get("method", "all")))
     out = _check_out(settings.get("out"), sources[0], methods)
     trained = _load(sources[0], settings)
+    if out is not None:
+        check_attachable(trained.model)
     val_data, level = open_data(sources[0], settings, trained)
     train_data, _ = open_data(sources[0], {**settings, "split": "train"}, trained)
     data = {"train": train_data, "val": val_data}

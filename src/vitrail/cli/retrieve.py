@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise ValueError("write `vitrail retrieve RUN [RUN ...] data=SPEC`")
     out = _open_out(arguments, settings)
     num_splits = _read_splits(arguments, settings)
-    task = _open_task(settings, num_images=arguments.images)
+    task = _open_task(sources, settings, num_images=arguments.images)
     pictures = _plan_pictures(arguments, task)
     reports = []
     for name, source in _name(sources).items():
@@ -89,9 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
         "runs": reports,
     }
     if out is not None:
-        (out / _REPORT).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-        write_csv(content, out / _TABLE)
-        files = [_REPORT, _TABLE, *pictures.draw(out)]
+        files = [*_write(content, out), *pictures.draw(out)]
     if arguments.json:
         print(json.dumps(content, indent=2))
         return 0
@@ -120,6 +118,16 @@ def _open_out(arguments: argparse.Namespace, settings: Mapping[str, Any]) -> Pat
     return folder
 
 
+def _write(content: Mapping[str, Any], out: Path) -> list[str]:
+    """The figures as files; their names."""
+    try:
+        (out / _REPORT).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        write_csv(content, out / _TABLE)
+    except OSError as error:
+        raise ValueError(f"{error.filename or out} can't be written: {error.strerror}") from None
+    return [_REPORT, _TABLE]
+
+
 def _read_splits(arguments: argparse.Namespace, settings: Mapping[str, Any]) -> int:
     """How many random splits are made; 0 without --separability."""
     from vitrail.evaluation.separability import NUM_SPLITS
@@ -134,7 +142,8 @@ def _read_splits(arguments: argparse.Namespace, settings: Mapping[str, Any]) -> 
     return number
 
 
-def _open_task(settings: Mapping[str, Any], *, num_images: int | None) -> _Task:
+def _open_task(sources: Sequence[str], settings: Mapping[str, Any], *, num_images: int | None) -> _Task:
+    """Both splits; data without a val of its own is split so that no run was trained on an image that asks."""
     import numpy as np
     import torch
 
@@ -144,8 +153,10 @@ def _open_task(settings: Mapping[str, Any], *, num_images: int | None) -> _Task:
 
     if num_images is not None and num_images < 1:
         raise ValueError(f"--images must be at least 1, not {num_images}")
-    train = open_dataset(str(settings["data"]), "train")
-    val = open_dataset(str(settings["data"]), str(settings.get("split", "val")))
+    recipes = [recipe for recipe in map(find_recipe, sources) if recipe is not None]
+    share = min((recipe.data.val_share for recipe in recipes), default=0.1)  # a smaller val is a part of a larger one
+    train = open_dataset(str(settings["data"]), "train", val_share=share)
+    val = open_dataset(str(settings["data"]), str(settings.get("split", "val")), val_share=share)
     if val.split == train.split:
         raise ValueError(f"the images of {val.split} are those that are ranked: ask with another split")
     if num_images is not None and num_images < len(val):
@@ -186,16 +197,23 @@ def _name(sources: Sequence[str]) -> dict[str, str]:
 
 
 def _find_training(source: str, trained: "Trained", task: _Task) -> tuple[str | None, int | None]:
-    """The level that a run was trained on and its classes; one class for all where it used no labels."""
+    """The level that a run was trained on and its classes; one class for all where it used no labels.
+
+    There is no level where the data has one of that name, but none of those classes.
+    """
+    from vitrail.training.build import locate_weights, read_classes
+
     recipe = find_recipe(source)
     if recipe is not None and recipe.embedding.is_learnt:
         weights = recipe.embedding
         if weights.knn == 0.0 and weights.cross_entropy == 0.0:
             return _NOTHING, 1
-    if trained.classes is not None:
-        return trained.level, len(trained.classes)
+    classes = trained.classes or read_classes(Path(locate_weights(source)))
+    if classes is None:
+        return trained.level, None
     known = task.train.levels.get(trained.level or "")
-    return trained.level, None if known is None else len(known.classes)
+    is_other = known is not None and set(known.classes).isdisjoint(classes)
+    return None if is_other else trained.level, len(classes)
 
 
 def _measure(

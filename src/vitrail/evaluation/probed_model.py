@@ -12,12 +12,19 @@ from vitrail.models.contract import Model
 from vitrail.models.timm_backbone import TimmBackbone, TimmConfig
 
 
+def check_attachable(model: Model) -> None:
+    """Refuse a model whose embedding is not what its classifier reads."""
+    if model.family == "embedding":
+        raise ValueError("a probe of an embedding model can't be saved: its projector is no part of a classifier")
+
+
 def attach_probe(model: Model, probe: LinearClassifier) -> Model:
     """A copy of the model whose logits are the probe's scores of its embedding (see `Embedder`).
 
     Two heads, with distillation, share the probe so that their mean is its score. Pooling tokens of single classes are
     dropped: the probe reads the mean of the patches, and so does the copy.
     """
+    check_attachable(model)
     settings = {field.name: getattr(model.config, field.name) for field in dataclasses.fields(model.config)}
     settings["num_classes"] = len(probe.bias)
     if isinstance(model.head, PerClassClassifier):

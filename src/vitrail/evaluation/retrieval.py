@@ -1,6 +1,6 @@
 """Category-level retrieval: is what ranks first of the query's class (thesis 2.3.2 and 2.4.1)?"""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -148,14 +148,6 @@ def evaluate_level(
         )
         figures[f"map_{ranking}"] = mean_average_precision(precisions)
     return figures
-
-
-def evaluate_levels(
-    queries: Levelled, images: Levelled, *, coarse: str | None, levels: Sequence[str] | None = None
-) -> Iterator[tuple[str, dict[str, float]]]:
-    """A column of the tables 2.5, 2.6 and 2.14: for each test level the figures of one model (see `evaluate_level`)."""
-    for level in levels or tuple(images.labels):
-        yield level, evaluate_level(queries, images, level, coarse=coarse)
 
 
 def _group(labels: Tensor) -> tuple[Tensor, dict[int, slice]]:

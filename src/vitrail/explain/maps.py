@@ -257,6 +257,10 @@ def _check_model(model: object) -> None:
         raise ValueError(f"attention_maps takes a model made by create_model or load_model, not {type(model).__name__}")
     if model.is_folded:
         raise ValueError("a folded model computes no attention of its own any more: pass the model it was folded from")
+    if model.family == "embedding":
+        raise ValueError(
+            "maps are of classifiers without a projector: of an embedding model pass the trunk, model.trunk"
+        )
 
 
 def choose_kind(model: Model, kind: str | None) -> str:

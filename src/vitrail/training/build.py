@@ -84,8 +84,9 @@ def open_data(recipe: Recipe) -> Data:
         raise ValueError(
             f"the classes of {val.name} ({settings.val}) are not those of {train.name}: they must be the same"
         )
-    tells_images_apart = recipe.embedding.is_learnt and recipe.embedding.instance > 0.0
-    if len(classes) < 2 and not tells_images_apart:
+    weights = recipe.embedding
+    tells_images_apart = weights.is_learnt and (weights.instance > 0.0 or weights.triplet > 0.0)
+    if len(classes) < 2 and not tells_images_apart and settings.clusters is None:
         raise ValueError(f"{train.name} has {len(classes)} class: there is nothing to tell apart")
     coarse, coarse_of = find_coarse(train, level)
     return Data(train, val, level, coarse, coarse_of)
@@ -234,9 +235,10 @@ def make_objective(
 
     What it remembers of the training images is shared among the `processes`; without them it is a trial of one's own.
     """
-    supervised = make_supervised(recipe, labels)
     if isinstance(model, EmbeddingModel):
         check_recipe(recipe, labels)
+    supervised = make_supervised(recipe, labels)
+    if isinstance(model, EmbeddingModel):
         return make_grafit(
             recipe,
             labels,

@@ -37,6 +37,10 @@ def cluster_data(
         return data
     if settings.clusters_of is None:
         raise ValueError("clusters are of a model's features: add data.clusters_of=RUN, a run or a saved model")
+    if settings.clusters > len(data.train):
+        raise ValueError(
+            f"data.clusters={settings.clusters} is more than the {len(data.train)} images of train: lower it"
+        )
     labels: dict[str, Tensor] | None = None
     if world.is_main:
         labels = _read(file)

@@ -64,6 +64,14 @@ def measure(stage: "Stage", *, is_final: bool) -> tuple[dict[str, Any], np.ndarr
     return results, np.concatenate(parts, axis=1)
 
 
+def refresh_memory(stage: "Stage") -> None:
+    """Compute the memory of embeddings, where there is one, anew: for a stage that ends earlier than planned."""
+    memory = _memory_of(stage)
+    if memory is not None:
+        with _evaluated_weights(stage):
+            _recompute(memory, stage)
+
+
 def measure_layers(stage: "Stage") -> dict[str, list[float | None]]:
     """How much each residual branch adds to what passes by it, on a batch of val: CaiT's figure 4 over the epochs."""
     batch = next(iter(stage.val_loader.epoch(0)))
@@ -79,10 +87,13 @@ def _evaluated_weights(stage: "Stage") -> Iterator[None]:
         yield
 
 
+def _memory_of(stage: "Stage") -> Memory | None:
+    return stage.objective.memory if isinstance(stage.objective, Grafit) else None
+
+
 def _answering_model(stage: "Stage", *, is_final: bool) -> nn.Module:
     """What gives logits for images."""
-    objective = stage.objective
-    memory = objective.memory if isinstance(objective, Grafit) else None
+    memory = _memory_of(stage)
     if memory is None:
         return stage.model
     assert isinstance(stage.model, EmbeddingModel)

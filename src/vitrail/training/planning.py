@@ -153,6 +153,7 @@ def measure_loading(recipe: Recipe, data: build.Data, *, workers: int) -> float:
             groups=data.train.groups,
         ),
         level=data.level,
+        num_views=recipe.augmentation.views,
         num_workers=workers,
         quarantine=Quarantine(QuarantineSettings(max_share=recipe.data.max_broken)),
     )

@@ -25,7 +25,7 @@ from vitrail.training.ema import MovingAverage
 from vitrail.training.environment import describe_environment
 from vitrail.training.interruption import Interrupted, StopSignal
 from vitrail.training.loaders import make_loaders
-from vitrail.training.measuring import measure, measure_layers
+from vitrail.training.measuring import measure, measure_layers, refresh_memory
 from vitrail.training.micro_batch import choose_micro_batch
 from vitrail.training.not_finite import describe_not_finite
 from vitrail.training.optimizer import set_lr
@@ -322,6 +322,8 @@ class Stage:
         results, columns = measure(self, is_final=self.step == self.total_steps)
         if results["top1"] > self.best["top1"]:
             self.best = {"top1": results["top1"], "epoch": self.epoch}
+        if self._has_stalled():
+            refresh_memory(self)
         if self.world.is_main:
             write_predictions(self.folder.predictions_file, columns)
             record: dict[str, Any] = {"kind": "eval", "stage": self.number, "step": self.step}

@@ -15,6 +15,7 @@ from vitrail.weights.names import TIMM, VITRAIL, recognize_dialect, recognize_fa
 from vitrail.weights.resize import MLP_ACROSS_PATCHES, MODES, Grid, count_patches, grid_of, resize_weights, square_side
 from vitrail.weights.translate import Translation, family_of, translate_to_ours
 
+HEAD = "head."  # how the names of a classifier of ours begin
 OPTIONAL = "num_batches_tracked"  # older files have none; it starts anew
 
 
@@ -62,7 +63,9 @@ def fit_weights(
     an embedding model's weights any other model takes the trunk.
     """
     if isinstance(model, EmbeddingModel):
-        return fit_embedding(model, weights, interpolation=interpolation, grid=grid, is_exact=is_exact)
+        return fit_embedding(
+            model, weights, reset_head=reset_head, interpolation=interpolation, grid=grid, is_exact=is_exact
+        )
     weights = split_embedding(weights)[0]
     dialect = dialect_of(model, weights)
     if is_exact and dialect != VITRAIL:
@@ -103,14 +106,27 @@ def split_embedding(weights: Weights) -> tuple[Weights, dict[str, Tensor]]:
 
 
 def fit_embedding(
-    model: EmbeddingModel, weights: Weights, *, interpolation: str, grid: Grid | None, is_exact: bool
+    model: EmbeddingModel,
+    weights: Weights,
+    *,
+    reset_head: bool,
+    interpolation: str,
+    grid: Grid | None,
+    is_exact: bool,
 ) -> dict[str, Tensor]:
-    """The tensors for an embedding model: all of its trunk, and what fits of the heads, or all where it is exact."""
+    """The tensors for an embedding model: all of its trunk, and what fits of the heads, or all where it is exact.
+
+    Of a classifier all but its head goes on the trunk. The classifier beside the projector is left out with
+    `reset_head`.
+    """
     of_trunk, others = split_embedding(weights)
+    has_classifier = of_trunk is weights and not is_exact  # the trunk of an embedding has none
     fitted = fit_weights(
-        model.trunk, of_trunk, reset_head=not is_exact, interpolation=interpolation, grid=grid, is_exact=is_exact
+        model.trunk, of_trunk, reset_head=has_classifier, interpolation=interpolation, grid=grid, is_exact=is_exact
     )
     wanted = {name: value for name, value in model.state_dict().items() if not name.startswith(TRUNK)}
+    if reset_head:
+        others = {name: value for name, value in others.items() if not name.startswith(HEAD)}
     found = {
         name: value.to(wanted[name].dtype)
         for name, value in others.items()
@@ -139,10 +155,10 @@ def dialect_of(model: Model, weights: Weights) -> str:
 def head_prefixes(model: Model) -> tuple[str, ...]:
     """How the names of the head's parameters begin, in our naming."""
     if not isinstance(model, TimmBackbone):
-        return ("head.", "class_stage.tokens") if getattr(model.config, "per_class_tokens", False) else ("head.",)
+        return (HEAD, "class_stage.tokens") if getattr(model.config, "per_class_tokens", False) else (HEAD,)
     classifier = model.backbone.default_cfg.get("classifier") or ()
     names = (classifier,) if isinstance(classifier, str) else tuple(classifier)
-    ours = ("head.",) if model.class_stage is None else ("class_stage.", "norm.", "head.")
+    ours = (HEAD,) if model.class_stage is None else ("class_stage.", "norm.", HEAD)
     return (*(f"backbone.{name}." for name in names), *ours)
 
 

@@ -18,9 +18,10 @@ import torch
 from torch import Tensor
 
 from vitrail import __version__
+from vitrail.heads.embed import trunk_of
 from vitrail.models.contract import Model
 from vitrail.weights.files import Source, read_file, read_weights
-from vitrail.weights.load import dialect_of, head_prefixes
+from vitrail.weights.load import dialect_of, head_prefixes, split_embedding
 from vitrail.weights.resize import grid_of, is_tied_to_grid
 from vitrail.weights.save import VERSION_KEY, build, check_description, check_saveable, describe, write_tensors
 from vitrail.weights.translate import translate_to_ours
@@ -159,13 +160,14 @@ def as_json(pack: Pack) -> dict[str, Any]:
 def tensors_of_trunk(trunk: Model | Source, *, model: Model) -> dict[str, Tensor]:
     """A trunk's tensors under the names of `model`: those of a loaded one, or as they lie in a file.
 
-    They keep their own shapes: nothing is resized, so that what is shared does not depend on how.
+    They keep their own shapes: nothing is resized, so that what is shared does not depend on how. Of an embedding model
+    they are those of the trunk below its projector.
     """
     if isinstance(trunk, Model):
         if trunk.is_folded:
             raise ValueError("a folded model is no trunk: give the model that was folded")
-        return trunk.state_dict()
-    weights = read_weights(trunk)
+        return trunk_of(trunk).state_dict()
+    weights, _ = split_embedding(read_weights(trunk))
     translation = translate_to_ours(weights.state, model, dialect=dialect_of(model, weights), grid=weights.grid)
     dtypes = {name: value.dtype for name, value in model.state_dict().items()}
     return {name: value.to(dtypes[name]) for name, value in translation.state.items() if name in dtypes}

@@ -66,11 +66,14 @@ def load_model(source: str | os.PathLike[str]) -> Model:
 
 def describe(model: Model) -> dict[str, Any]:
     """The content of config.json."""
+    settings = dataclasses.asdict(model.config)
+    if isinstance(model, EmbeddingModel):
+        settings["trunk_family"] = family_of(model.trunk)  # which a trunk that was built without the catalogue lacks
     return {
         VERSION_KEY: __version__,
         "family": EMBEDDING if isinstance(model, EmbeddingModel) else family_of(model),
         "name": model.name,
-        "settings": dataclasses.asdict(model.config),
+        "settings": settings,
         "preprocessing": dataclasses.asdict(model.preprocessing),
     }
 
@@ -204,6 +207,8 @@ def build_embedding(name: str, settings: dict[str, Any]) -> EmbeddingModel:
     """An embedding model from the parts of its config."""
     if set(settings) != {"trunk_family", "trunk_name", "trunk", "head"}:
         raise ValueError("settings of an embedding must be trunk_family, trunk_name, trunk and head")
+    if not all(isinstance(settings[part], dict) for part in ("trunk", "head")):
+        raise ValueError("trunk and head of an embedding must be objects with their settings")
     trunk_name = str(settings["trunk_name"])
     trunk = build_family(str(settings["trunk_family"]), name=trunk_name, settings=with_tuples(settings["trunk"]))
     return EmbeddingModel(trunk, config_from_settings(EmbeddingSettings, name, settings["head"]))
