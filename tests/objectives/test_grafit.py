@@ -470,7 +470,7 @@ def test_errors_say_what_is_wrong() -> None:
         make_grafit(model, cross_entropy=1.0)(model, batch_of(None))
     with pytest.raises(ValueError, match="EmbeddingModel in training mode"):
         make_grafit(model, knn=1.0)(model.eval(), batch_of(None))
-    with pytest.raises(ValueError, match="neighbour loss and the memory go together"):
+    with pytest.raises(ValueError, match="the neighbour loss needs a memory of embeddings"):
         Grafit(weights=LossWeights(instance=0.0))
     with pytest.raises(ValueError, match="nothing to learn"):
         LossWeights(knn=0.0, instance=0.0)

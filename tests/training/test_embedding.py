@@ -247,6 +247,16 @@ def test_what_does_not_go_together_is_refused(words: tuple[str, ...], reason: st
         make_objective(tiny_recipe(*words))
 
 
+def test_two_processes_train_on_the_clusters_that_one_has_found(tmp_path: Path) -> None:
+    first = run_in(tmp_path / "first", "epochs=1")
+    words = ("data.clusters=5", f"data.clusters_of={first.path}", "epochs=1", "regularisation.drop_path=0")
+    finish(start(tmp_path / "two", *words, devices=2))
+    one, two = run_in(tmp_path / "one", *words), RunFolder(tmp_path / "two")
+    assert one.clusters_file(0).read_bytes() == two.clusters_file(0).read_bytes()
+    top1 = [[record["top1"] for record in run.read_metrics() if "top1" in record] for run in (one, two)]
+    assert top1[0] == pytest.approx(top1[1], abs=1e-9)
+
+
 def test_clusters_need_a_number_and_a_model(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"add data\.clusters_of=RUN"):
         run_in(tmp_path / "first", "data.clusters=5")

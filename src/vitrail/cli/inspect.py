@@ -51,6 +51,9 @@ def run(arguments: argparse.Namespace) -> int:
     from vitrail.evaluation.predict import choose_device
     from vitrail.inspection.inspection import BATCH_SIZE, inspect_model
 
+    folder = Path(str(settings.get("out") or f"inspect-{Path(source).expanduser().resolve().name}")).expanduser()
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"out={folder} is a file: give a folder")
     batch_size = _whole(settings, "batch_size", BATCH_SIZE)
     device = choose_device(str(settings.get("device", "auto")))
     trained = load_seeing(source, settings)
@@ -61,7 +64,6 @@ def run(arguments: argparse.Namespace) -> int:
         found = inspect_model(
             trained.model, images, records=_read_records(source), batch_size=batch_size, advance=advance
         )
-    folder = Path(str(settings.get("out") or f"inspect-{Path(source).expanduser().resolve().name}")).expanduser()
     page = found.write(folder, source=source, data=f"{data.split} of {data.name}")
     if arguments.json:
         print(json.dumps(_describe(found, page, data), indent=2))

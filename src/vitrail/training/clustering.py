@@ -1,6 +1,7 @@
 """Clusters of a model's features in the place of labels: the second training of ClusterFit+ (thesis 2.4.2)."""
 
 import logging
+import time
 from pathlib import Path
 
 import torch
@@ -20,6 +21,7 @@ from vitrail.training.trained import load_trained
 from vitrail.weights.save import replacing, write_tensors
 
 _LOGGER = logging.getLogger(__name__)
+_POLL_SECONDS = 1.0
 LEVEL = "cluster"  # the name of the labels
 
 
@@ -28,7 +30,8 @@ def cluster_data(
 ) -> Data:
     """The data with clusters of its training images for labels, where the recipe asks for them.
 
-    They are found once, by the main process, and kept in a file: a run goes on with the same.
+    They are found once, by the main process, and kept in a file: a run goes on with the same. The others look for the
+    file, for k-means of a large data set takes longer than processes wait for each other.
     """
     settings = recipe.data
     if settings.clusters is None:
@@ -41,13 +44,13 @@ def cluster_data(
         raise ValueError(
             f"data.clusters={settings.clusters} is more than the {len(data.train)} images of train: lower it"
         )
-    labels: dict[str, Tensor] | None = None
-    if world.is_main:
+    labels = _read(file)
+    if labels is None and world.is_main:
+        labels = _find(data, recipe, device=device, progress=progress)
+        _write(labels, file)
+    while labels is None:
+        time.sleep(_POLL_SECONDS)
         labels = _read(file)
-        if labels is None:
-            labels = _find(data, recipe, device=device, progress=progress)
-            _write(labels, file)
-    labels = world.share(labels)
     return use_clusters(data, labels["train"], labels["val"], num_clusters=settings.clusters)
 
 
