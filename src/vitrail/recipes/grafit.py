@@ -129,9 +129,10 @@ def fine_tune_grafit() -> Recipe:
     """A pre-trained DeiT-Ti fine-tuned with Grafit on thousands of photographs, at 112 pixels.
 
     Command: vitrail train fine_tune_grafit init=WEIGHTS data=FOLDER data.level=coarse out=runs/mine
-    Cost: not measured.
+    Cost: 5 minutes an epoch of 3,680 pictures on one core (AVX2), beside other processes.
     Published: nothing, it is ours.
-    Ours: not run.
+    Ours: 73.7 % by kNN and 41.6 mAP on the breeds of Oxford-IIIT Pet from the species alone, after 4 epochs
+        (docs/log.md).
     """
     return Recipe(
         name="fine_tune_grafit",
