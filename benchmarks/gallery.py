@@ -8,15 +8,13 @@ python benchmarks/gallery.py [--images 1281167] [--dim 256] [--queries 1000] [--
 """
 
 import argparse
-import resource
-import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from measure import machine
+from measure import machine, peak_memory
 from torch import Tensor
 from torch.nn import functional
 
@@ -46,11 +44,6 @@ def search_plainly(queries: Tensor, vectors: Tensor, *, top: int, chunk: int = 1
     """What one writes without a library: some queries against everything at a time."""
     found = [(queries[start : start + chunk] @ vectors.T).topk(top, dim=1) for start in range(0, len(queries), chunk)]
     return torch.cat([pair.values for pair in found]), torch.cat([pair.indices for pair in found])
-
-
-def peak_memory() -> float:
-    """Gigabytes, of this process so far."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1e9 if sys.platform == "darwin" else 1e6)
 
 
 def recall_of(places: Tensor, exact: Tensor) -> float:

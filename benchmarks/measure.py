@@ -6,6 +6,7 @@ which a process keeps, can change the speed of code that makes large temporary t
 
 import json
 import platform
+import resource
 import statistics
 import subprocess
 import sys
@@ -61,3 +62,8 @@ def machine() -> str:
     bf16 = "bf16 instructions" if has_native_bfloat16() else "no bf16 instructions"
     capability = torch.backends.cpu.get_cpu_capability()
     return f"{name}, {capability}, {bf16}, {torch.get_num_threads()} threads, torch {torch.__version__}"
+
+
+def peak_memory() -> float:
+    """Gigabytes, of this process so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1e9 if sys.platform == "darwin" else 1e6)

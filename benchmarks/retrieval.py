@@ -8,12 +8,10 @@ python benchmarks/retrieval.py [--queries 50000] [--images 50000] [--dim 256]
 """
 
 import argparse
-import resource
-import sys
 import time
 
 import torch
-from measure import machine
+from measure import machine, peak_memory
 from torch import Tensor
 from torch.nn import functional
 
@@ -40,11 +38,6 @@ def sort_plainly(queries: Levelled, images: Levelled) -> Tensor:
     is_right = images.labels["fine"][order] == queries.labels["fine"][:, None]
     precisions = is_right.cumsum(dim=1) / torch.arange(1, order.shape[1] + 1)
     return (precisions.double() * is_right).sum(dim=1) / is_right.sum(dim=1)
-
-
-def peak_memory() -> float:
-    """Gigabytes, of this process so far."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1e9 if sys.platform == "darwin" else 1e6)
 
 
 def main() -> None:

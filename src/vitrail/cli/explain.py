@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitrail.cli.passes import load_seeing, open_data, show_progress
+from vitrail.cli.passes import load_seeing, open_data, read_whole, show_progress
 from vitrail.cli.predict import find_images
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ def _draw(trained: "Trained", look: _Look, words: Sequence[str], settings: Mappi
     if not is_mixing and not words:
         raise ValueError("say what to look at: give images or folders of them")
     paths = [] if is_mixing else find_images(words)
-    max_side = _whole(settings, "max_side", MAX_SIDE)
+    max_side = read_whole(settings.get("max_side", MAX_SIDE), "max_side")
     folder = Path(str(settings["out"])).expanduser()
     folder.mkdir(parents=True, exist_ok=True)
     entries = [_draw_matrices(trained, look, folder)] if is_mixing else []
@@ -242,8 +242,8 @@ def _score(source: str, trained: "Trained", look: _Look, settings: Mapping[str, 
         None if masks is None else str(masks),
         foreground=[foreground] if isinstance(foreground, int) else foreground,
     )
-    places = choose_places(len(data), limit=_whole(settings, "limit", _LIMIT))
-    steps = _whole(settings, "steps", NUM_STEPS)
+    places = choose_places(len(data), limit=read_whole(settings.get("limit", _LIMIT), "limit"))
+    steps = read_whole(settings.get("steps", NUM_STEPS), "steps")
     unread: list[str] = []
 
     def note_unread(place: str, detail: str) -> None:
@@ -260,7 +260,7 @@ def _score(source: str, trained: "Trained", look: _Look, settings: Mapping[str, 
             places=places,
             find_mask=find_mask,
             steps=steps,
-            batch_size=_whole(settings, "batch_size", 32),
+            batch_size=read_whole(settings.get("batch_size", 32), "batch_size"),
             note_unread=note_unread,
             advance=advance,
         )
@@ -271,13 +271,6 @@ def _score(source: str, trained: "Trained", look: _Look, settings: Mapping[str, 
     results = dict(scores.results())
     print(json.dumps(report | {"scores": results}, indent=2) if is_json else "\n".join(_show(report, results)))
     return _INCOMPLETE if unread else 0
-
-
-def _whole(settings: Mapping[str, Any], key: str, default: int) -> int:
-    value = settings.get(key, default)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{key} must be a whole number of at least 1, not {value!r}")
-    return value
 
 
 def _show(report: Mapping[str, Any], results: Mapping[str, Mapping[str, float]]) -> Iterator[str]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitrail.cli.passes import load_seeing, open_data, show_progress, split_words
+from vitrail.cli.passes import load_seeing, open_data, read_whole, show_progress, split_words
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
         raise ValueError(wrong)
     (source,) = sources
-    limit = _whole(settings, "images", _NUM_IMAGES)
+    limit = read_whole(settings.get("images", _NUM_IMAGES), "images")
 
     from vitrail.evaluation.predict import choose_device
     from vitrail.inspection.inspection import BATCH_SIZE, inspect_model
@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
     folder = Path(str(settings.get("out") or f"inspect-{Path(source).expanduser().resolve().name}")).expanduser()
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"out={folder} is a file: give a folder")
-    batch_size = _whole(settings, "batch_size", BATCH_SIZE)
+    batch_size = read_whole(settings.get("batch_size", BATCH_SIZE), "batch_size")
     device = choose_device(str(settings.get("device", "auto")))
     trained = load_seeing(source, settings)
     data, _ = open_data(source, settings, trained)
@@ -70,13 +70,6 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         print("\n".join(_show(found, page, data)))
     return 0
-
-
-def _whole(settings: Mapping[str, Any], key: str, default: int) -> int:
-    value = settings.get(key, default)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{key} must be a whole number of at least 1, not {value!r}")
-    return value
 
 
 def _read_images(data: "Dataset", trained: "Trained", *, limit: int) -> "Tensor":

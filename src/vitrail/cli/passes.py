@@ -31,8 +31,8 @@ class Passes:
         self.data, self.level = data, level
         self.device = choose_device(str(settings.get("device", "auto")))
         self.dtype = choose_precision(str(settings.get("precision", "auto")), self.device)
-        self.batch_size = _whole(settings.get("batch_size", _BATCH_SIZE), "batch_size", least=1)
-        self.workers = _whole(settings.get("workers", default_workers(self.device)), "workers", least=0)
+        self.batch_size = read_whole(settings.get("batch_size", _BATCH_SIZE), "batch_size")
+        self.workers = read_whole(settings.get("workers", default_workers(self.device)), "workers", least=0)
 
     def answers(
         self, trained: "Trained", *, title: str, note_unread: "Callable[[Problem], object]"
@@ -139,7 +139,8 @@ def find_recipe(source: str) -> "Recipe | None":
     return stage_of(recipe, recipe.num_stages - 1)
 
 
-def _whole(value: Any, key: str, *, least: int) -> int:
+def read_whole(value: Any, key: str, *, least: int = 1) -> int:
+    """The value of a setting that is a whole number."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ValueError(f"{key} must be a whole number of at least {least}, not {value!r}")
     return value
@@ -148,8 +149,8 @@ def _whole(value: Any, key: str, *, least: int) -> int:
 def read_image_size(value: Any) -> "int | tuple[int, int] | None":
     """A side, or [height, width]."""
     if isinstance(value, list) and len(value) == 2:
-        return _whole(value[0], "image_size", least=1), _whole(value[1], "image_size", least=1)
-    return None if value is None else _whole(value, "image_size", least=1)
+        return read_whole(value[0], "image_size"), read_whole(value[1], "image_size")
+    return None if value is None else read_whole(value, "image_size")
 
 
 def _crop_ratio(value: Any) -> float | None:

@@ -237,17 +237,16 @@ def make_objective(
     """
     if isinstance(model, EmbeddingModel):
         check_recipe(recipe, labels)
-    supervised = make_supervised(recipe, labels)
-    if isinstance(model, EmbeddingModel):
         return make_grafit(
             recipe,
             labels,
             model=model,
-            supervised=supervised,
+            supervised=make_supervised(recipe, labels),
             processes=processes or Processes(),
             total_steps=total_steps,
             seed=recipe.seed,
         )
+    supervised = make_supervised(recipe, labels)
     if recipe.teacher.model is None:
         return supervised
     if labels.is_multiple:

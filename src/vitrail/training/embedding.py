@@ -27,8 +27,7 @@ def check_views(recipe: Recipe) -> None:
 
 
 def check_recipe(recipe: Recipe, labels: Level) -> None:
-    """Refuse what does not go with an embedding."""
-    check_views(recipe)
+    """Refuse what does not go with an embedding; `check_views` is for every recipe."""
     blend = recipe.blend
     if labels.is_multiple:
         raise ValueError("images of this data have several labels: an embedding is learnt from one label an image")
