@@ -1,6 +1,7 @@
 """timm backbones behind our contract: initial weights, maps, sizes, settings, levels and preprocessing."""
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -185,6 +186,12 @@ def test_image_size_takes_effect() -> None:
         ("efficientformer_l1", {"image_size": 64}, "can't take images of 64x64: leave image_size at 224x224"),
         ("resnet18", {"timm_name": "resnet34"}, "timm/resnet18 has no setting 'timm_name'"),
         ("resnet81", {}, "timm has no model 'resnet81': did you mean"),
+        ("resnet18", {"options": [8]}, "options are names and values for timm's model"),
+        ("resnet18", {"options": {"img_size": 64}}, "options: img_size is the setting image_size of ours"),
+        ("resnet18", {"options": {"pretrained": True}}, "options: pretrained does not say how a backbone is built"),
+        ("resnet18", {"options": {"xyz": 1}}, "timm/resnet18 can't be built with these settings: .*'xyz'"),
+        ("resnet18", {"options": {"channels": 8}}, "timm/resnet18 can't be built with these settings"),
+        ("resnet18", {"options": {"output_stride": 7}}, "timm/resnet18 can't be built with these settings"),
     ],
 )
 def test_bad_settings_are_told_in_a_line(name: str, settings: dict[str, Any], message: str) -> None:
@@ -197,6 +204,17 @@ def test_the_name_is_not_listed_as_a_setting() -> None:
     with pytest.raises(ValueError, match="it has image_size, in_channels") as caught:
         make("resnet18", xyz=1)
     assert "timm_name" not in str(caught.value)
+
+
+def test_options_reach_the_backbone_and_stay_with_it(tmp_path: Path) -> None:
+    options = {"channels": [8, 16, 24, 32], "stem_width": 4, "stem_type": "deep"}
+    model = make("resnet10t", image_size=32, options=options).eval()
+    assert model.backbone.num_features == 32
+    vitrail.save_model(model, tmp_path / "narrow")
+    loaded = vitrail.load_model(tmp_path / "narrow").eval()
+    assert loaded.config == model.config
+    images = torch.rand(2, 3, 32, 32)
+    assert torch.equal(loaded(images), model(images))
 
 
 def test_drop_path_reaches_the_backbone() -> None:

@@ -3,7 +3,7 @@
 import dataclasses
 import difflib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import timm
@@ -27,6 +27,34 @@ from vitrail.models.contract import (
     whole_sides,
 )
 
+# Arguments of timm's models that are settings of ours, or not for the one who builds a model to say.
+_OURS = {
+    "in_chans": "in_channels",
+    "num_classes": "num_classes",
+    "img_size": "image_size",
+    "drop_path_rate": "drop_path",
+    "global_pool": "pool",
+}
+_WITHHELD = (
+    "pretrained",
+    "checkpoint_path",
+    "pretrained_cfg",
+    "pretrained_cfg_overlay",
+    "features_only",
+    "out_indices",
+)
+
+
+def check_options(options: object) -> None:
+    """Refuse what timm.create_model would take for something else than the shape of a model."""
+    if not isinstance(options, dict) or not all(isinstance(name, str) for name in options):
+        raise ValueError(f"options are names and values for timm's model, as {{output_stride: 8}}, not {options!r}")
+    for name in options:
+        if name in _OURS:
+            raise ValueError(f"options: {name} is the setting {_OURS[name]} of ours")
+        if name in _WITHHELD:
+            raise ValueError(f"options: {name} does not say how a backbone is built: leave it out")
+
 
 @dataclass(frozen=True, kw_only=True)
 class TimmSettings(CheckedSettings):
@@ -39,12 +67,14 @@ class TimmSettings(CheckedSettings):
     num_heads: int = 1  # heads of the pooling attention
     distilled: bool = False  # two heads of ours on the pooled features, the second for a teacher's labels
     drop_path: float = 0.0
+    options: dict[str, Any] = field(default_factory=dict)  # what else timm's model takes: channels, output_stride ...
 
     def __post_init__(self) -> None:
         self.check_counts("in_channels", "num_heads")
         self.check_counts("num_classes", least=0)
         self.check_flags("distilled")
         self.check_number("drop_path", below=1.0)
+        check_options(self.options)
         if self.image_size is not None:
             object.__setattr__(self, "image_size", whole_sides(self.image_size))
             height_and_width(self.image_size)
@@ -237,6 +267,7 @@ def make_backbone(config: TimmConfig, *, is_pretrained: bool = False, weights: d
     settings: dict[str, object] = {
         "in_chans": config.in_channels,
         "num_classes": config.num_classes if config.has_own_classifier else 0,
+        **config.options,
     }
     if config.drop_path:
         settings["drop_path_rate"] = config.drop_path
@@ -247,13 +278,14 @@ def make_backbone(config: TimmConfig, *, is_pretrained: bool = False, weights: d
     is_pretrained = is_pretrained or weights is not None
     try:
         return timm.create_model(config.timm_name, pretrained=is_pretrained, **settings)
-    except TypeError as error:
-        for setting, name in (("img_size", "image_size"), ("drop_path_rate", "drop_path")):
-            if f"'{setting}'" in str(error):
-                raise ValueError(f"timm/{config.timm_name} has no setting {name}: leave it out") from None
-        raise
-    except AssertionError as error:
-        raise ValueError(f"timm/{config.timm_name} can't be built with these settings: {error}") from None
+    except Exception as error:  # timm's models check little: a wrong value ends in whatever it breaks first
+        for setting in ("img_size", "drop_path_rate"):
+            if isinstance(error, TypeError) and f"'{setting}'" in str(error):
+                raise ValueError(f"timm/{config.timm_name} has no setting {_OURS[setting]}: leave it out") from None
+        if not config.options and not isinstance(error, AssertionError):
+            raise
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ValueError(f"timm/{config.timm_name} can't be built with these settings: {reason}") from error
 
 
 def make_head(config: TimmConfig, dim: int) -> nn.Module:
