@@ -135,7 +135,8 @@ def test_evaluation_of_one_gallery_and_of_two(
     picture = tmp_path / "lists.png"
     report = ask(capsys, "evaluate", built, f"data={SHAPES}", f"lists={picture}", "precision=fp32")
     assert list(report["levels"]) == ["label", "coarse"]
-    assert report["levels"]["coarse"]["map_oracle"] == pytest.approx(100.0)
+    assert report["levels"]["label"]["map_oracle"] >= report["levels"]["label"]["map_cosine"]
+    assert "map_oracle" not in report["levels"]["coarse"]  # it would be the answer
     assert 0.0 <= report["false_reject"] <= 100.0 * 3 / 48
     assert picture.stat().st_size > 1000
     table = say(capsys, "evaluate", built, gallery, f"data={SHAPES}")

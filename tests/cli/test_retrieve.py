@@ -178,6 +178,22 @@ def test_pictures_are_drawn_of_all_runs(
     assert {(34, 163, 74), (240, 140, 0)} <= colours  # green: the fine class; orange: the coarse one
 
 
+def test_a_collapsed_run_has_no_curve_of_energy_but_its_figures(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = {"image_size": 16, "patch_size": 4, "dim": 32, "num_heads": 2, "depth": 1, "num_classes": 0}
+    model = vitrail.create_model("deit_tiny", **settings)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.startswith("norm."):  # of the final norm its bias is all that is left
+                parameter.fill_(1.0 if name == "norm.bias" else 0.0)
+    vitrail.save_model(model, tmp_path / "collapsed")
+    words = ["retrieve", str(tmp_path / "collapsed"), f"data={SHAPES}", f"out={tmp_path / 'out'}", "--energy"]
+    assert main(words) == 0
+    assert "collapsed has no curve in energy.png: all" in caplog.text
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["retrieval.csv", "retrieval.json"]
+
+
 def test_tsne_of_one_coarse_class(
     coarse_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

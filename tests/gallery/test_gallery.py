@@ -149,7 +149,7 @@ def test_evaluation_is_of_every_level_and_matches_classes_by_name(tmp_path: Path
     assert (levels["label"]["num_images"], found["num_images"], found["num_new"]) == (12, 18, 6)
     assert levels["label"]["top1"] == 100.0
     assert levels["label"]["map_oracle"] >= levels["label"]["map_cosine"] > 50.0
-    assert levels["coarse"]["map_oracle"] == 100.0
+    assert "map_oracle" not in levels["coarse"]  # it would be the answer
 
 
 def test_coarse_labels_alone_make_a_gallery_whose_groups_get_names(tmp_path: Path) -> None:

@@ -88,10 +88,14 @@ def evaluation_lines(reports: Sequence[Mapping[str, Any]]) -> Iterable[str]:
         names = [name for name in _FIGURES if any(name in row for row in report["levels"].values())]
         yield "  ".join((" " * width, *(f"{_FIGURES[name]:>11}" for name in names)))
         for level, row in report["levels"].items():
-            cells = (f"{row[name]:>11,.2f}" if name != "num_images" else f"{row[name]:>11,}" for name in names)
-            yield "  ".join((f"{level:<{width}}", *cells))
+            yield "  ".join((f"{level:<{width}}", *(_cell(row.get(name)) for name in names))).rstrip()
         if report.get("false_reject") is not None:
             yield f"{report['false_reject']:.1f} % of the images of known classes are answered unknown"
         if report.get("new_rejected") is not None:
             num_new = f"{report['num_new']:,}"
             yield f"{report['new_rejected']:.1f} % of {num_new} images of other classes are answered unknown"
+
+
+def _cell(value: float | None) -> str:
+    """A count, a figure, or nothing."""
+    return f"{'':>11}" if value is None else f"{value:>11,}" if isinstance(value, int) else f"{value:>11,.2f}"

@@ -1,6 +1,7 @@
 """The pictures of `vitrail retrieve`: ranked lists, t-SNE and energy of several runs side by side."""
 
 import dataclasses
+import logging
 from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
@@ -21,6 +22,8 @@ from vitrail.gallery.images import make_thumbnail
 if TYPE_CHECKING:
     from vitrail.data.contract import Dataset
     from vitrail.evaluation.retrieval import Levelled
+
+_LOGGER = logging.getLogger(__name__)
 
 _QUERIES, _FOUND = 10, 10  # of ranked lists
 _MAX_POINTS = 2000  # of t-SNE
@@ -61,7 +64,10 @@ class Pictures:
         if self.with_lists:
             self._lists[name] = self._rank(queries, images, places, coarse=coarse)
         if self.with_energy:
-            self._curves[name] = cumulative_energy(images.vectors)
+            try:
+                self._curves[name] = cumulative_energy(images.vectors)
+            except ValueError as error:  # a collapsed run still has its figures
+                _LOGGER.warning("%s has no curve in energy.png: %s", name, error)
         if self.with_tsne:
             shown = self._choose_points(queries)
             self._plane_labels = queries.labels[self.finest][shown]

@@ -46,7 +46,8 @@ def measure_gallery(
     coarse = manifest.coarse if manifest.coarse in common else None  # the oracle must know it of the queries
     for level in common:
         if bool((labels[level] >= 0).any()):
-            figures[level] = evaluate_level(queries, images, level, coarse=coarse, neighbours=manifest.neighbours)
+            other = coarse if level != coarse else None  # known classes leave nothing to rank by them
+            figures[level] = evaluate_level(queries, images, level, coarse=other, neighbours=manifest.neighbours)
     return {
         "data": data.name,
         "split": data.split,

@@ -76,7 +76,7 @@ def make_grafit(
     settings = recipe.embedding
     device = next(model.parameters()).device
     memory = target = None
-    if settings.knn > 0.0 or not model.config.num_classes:
+    if settings.has_memory:
         memory = Memory(
             torch.from_numpy(labels.labels.copy()),
             dim=model.dim,

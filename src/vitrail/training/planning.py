@@ -41,7 +41,7 @@ class StagePlan:
     num_val: int
     num_steps: int
     batch_size: int  # of a step, over all devices
-    num_answers: int  # images answered in all evaluations together
+    num_answers: int  # images answered in all evaluations together, and for a memory or clusters
     micro_batch: int
     step_speed: float
     answer_speed: float
@@ -109,6 +109,12 @@ def open_unclustered(recipe: Recipe) -> build.Data:
     return use_clusters(data, train, val, num_clusters=num_clusters)
 
 
+def count_embedded(recipe: Recipe, data: build.Data) -> int:
+    """Images that go through a model before the first step, to be clustered, or after the last, for the memory."""
+    clustered = 0 if recipe.data.clusters is None else len(data.train) + len(data.val)
+    return clustered + (len(data.train) if recipe.embedding.has_memory else 0)
+
+
 def measure_stage(
     recipe: Recipe, data: build.Data, *, device: torch.device, dtype: torch.dtype, memory: "_Memory"
 ) -> StagePlan:
@@ -130,7 +136,7 @@ def measure_stage(
         num_val=len(data.val),
         num_steps=num_steps,
         batch_size=sampler.batch_size,
-        num_answers=num_evaluations * len(data.val),
+        num_answers=num_evaluations * len(data.val) + count_embedded(recipe, data),
         micro_batch=micro_batch,
         step_speed=step_speed,
         answer_speed=answer_speed,

@@ -184,6 +184,11 @@ class EmbeddingSettings(Section):
         """Whether the run learns an embedding."""
         return self.projector is not None
 
+    @property
+    def has_memory(self) -> bool:
+        """Whether the embeddings of all training images are kept: for the neighbour loss, or to measure the run by."""
+        return self.is_learnt and (self.knn > 0.0 or self.cross_entropy == 0.0)
+
 
 class TeacherSettings(Section):
     """Who it learns from besides the labels."""
