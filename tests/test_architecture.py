@@ -23,7 +23,7 @@ ARROWS: dict[str, set[str]] = {
     "heads": {"layers", "models"},
     "objectives": {"models", "data", "heads"},
     "evaluation": {"layers", "models", "data"},
-    "explain": {"layers", "models", "data", "evaluation"},
+    "explain": {"layers", "models", "heads", "data", "evaluation"},
     "inspection": {"layers", "models", "heads", "data", "evaluation", "explain"},
     "gallery": {"models", "data", "objectives", "evaluation"},
     "training": {

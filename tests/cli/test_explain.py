@@ -45,6 +45,19 @@ def test_a_run_is_explained_with_a_picture_an_image_and_a_page(
     assert all(f'src="{path.name}"' in page for path in pictures)
 
 
+def test_of_an_embedding_the_trunk_is_shown_and_not_scored(
+    tmp_path: Path, photos: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("blend.probability=0", "embedding.projector=linear", "embedding.dim=8", "embedding.instance=0", "epochs=1")
+    embedding = run_in(tmp_path / "embedding", *words).path
+    assert main(["explain", str(embedding), "photos/é.jpg", "out=seen", "--json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record["kinds"] == ["attention", "rollout"]
+    assert record["pictures"][0]["answers"] == []
+    assert main(["explain", str(embedding), "--score", "data=shapes:size=16,count=48,val=24"]) == 2
+    assert "has no classifier, it gives embeddings" in capsys.readouterr().err
+
+
 def test_one_kind_layer_head_and_class_are_chosen(
     run: RunFolder, photos: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -285,6 +285,10 @@ def test_only_models_of_ours_that_are_not_folded_are_explained() -> None:
 def test_of_an_embedding_model_the_trunk_is_explained() -> None:
     trunk = small_model("cait_xxs24", num_classes=0)
     model = EmbeddingModel(trunk, EmbeddingSettings(projector="linear", dim=4, num_classes=3))
-    with pytest.raises(ValueError, match=r"of an embedding model pass the trunk, model\.trunk"):
-        vitrail.attention_maps(model, images_for(trunk))
-    assert vitrail.attention_maps(model.trunk, images_for(trunk)).kind == "attention"
+    images = images_for(trunk)
+    found = vitrail.attention_maps(model, images)
+    assert (found.kind, found.logits.shape) == ("attention", (len(images), 0))
+    assert torch.equal(found.maps, vitrail.attention_maps(trunk, images).maps)
+    assert vitrail.attention_maps(model, images, kind="rollout").logits.shape == (len(images), 0)
+    with pytest.raises(ValueError, match="has no gradient maps; it has: attention, rollout"):
+        vitrail.attention_maps(model, images, kind="gradient")

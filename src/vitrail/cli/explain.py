@@ -66,8 +66,9 @@ def run(arguments: argparse.Namespace) -> int:
     from vitrail.evaluation.predict import choose_device
 
     device = choose_device(str(settings.get("device", "auto")))
-    trained = load_seeing(arguments.model, settings)
-    trained.require_classifier(arguments.model)
+    trained = load_seeing(arguments.model, settings).of_trunk()
+    if arguments.score:
+        trained.require_classifier(arguments.model)
     trained.model.to(device)
     look = _Look(trained, settings, top=1 if arguments.score else _NUM_CLASSES)
     if arguments.score:
@@ -106,6 +107,8 @@ class _Look:
         if asked is None:
             choose_kind(self.model, None)  # a model without maps is an error
             self.kinds = tuple(kind for kind in kinds_of(self.model) if kind != "mixing")
+            if not self.kinds:
+                raise ValueError(f"{self.model.name} has no maps of images without a classifier; it has: kind=mixing")
         else:
             self.kinds = tuple(choose_kind(self.model, str(kind)) for kind in _as_list(asked))
         by_class = {"gradient", "attention"} if gaze is not None and gaze.is_per_class else {"gradient"}

@@ -72,14 +72,16 @@ def _name_tokens(count: int) -> tuple[str, ...]:
 
 
 def run(model: Model, images: Tensor) -> tuple[Tensor, tuple[int, int]]:
-    """The logits of the model's own forward pass, and the grid of its patches."""
+    """The logits of the model's own forward pass, [batch, classes], and the grid of its patches."""
     if isinstance(model, TimmBackbone):
         # The steps of its `forward`: only they tell the grid, which depends on the backbone.
         model.check_images(images)
         output = model.backbone.forward_features(images)
         maps = model.as_maps(output, images)
-        return model.head(model.pool(output, maps)), (maps.shape[2], maps.shape[3])
-    return model(images), patch_grid(model, images)
+        answer, grid = model.head(model.pool(output, maps)), (maps.shape[2], maps.shape[3])
+    else:
+        answer, grid = model(images), patch_grid(model, images)
+    return answer if model.config.num_classes else answer[:, :0], grid  # without classes it is the embedding
 
 
 def patch_grid(model: Model, images: Tensor) -> tuple[int, int]:

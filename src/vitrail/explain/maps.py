@@ -12,6 +12,7 @@ from torch import Tensor
 from vitrail.explain.attention import Gaze, attention_rows, find_gaze, record, run
 from vitrail.explain.gradient import run_for_gradients
 from vitrail.explain.rollout import offers_rollout, roll_out
+from vitrail.heads.embed import trunk_of
 from vitrail.layers.mixing import CrossPatchLinear
 from vitrail.models.contract import Model
 from vitrail.models.resmlp import ResMLP
@@ -32,7 +33,7 @@ class AttentionMaps:
     maps: Tensor  # float32 [batch, ..., height, width]
     axes: tuple[str, ...]  # the name of each axis: "batch", "layer", "token" or "class", "head", "height", "width"
     kind: str
-    logits: Tensor  # [batch, classes]: the model's answer
+    logits: Tensor  # [batch, classes]: the model's answer; of no class where it has none
     layers: tuple[int, ...] = ()  # which ones the axis "layer" holds
     heads: tuple[int, ...] = ()  # the same for "head"
     tokens: tuple[str, ...] = ()  # the same for "token"
@@ -92,9 +93,11 @@ def attention_maps(
     `class_index` chooses classes of gradients and of per-class tokens: a number, several, or a tensor [batch, classes]
     that differs from image to image; unless given these are each image's `top` most probable ones.
 
-    The model runs once, as ever, in eval mode: its logits are the same bits with and without this.
+    Of an embedding model the maps are the trunk's. The model runs once, as ever, in eval mode: its logits are the same
+    bits with and without this.
     """
     _check_model(model)
+    model = trunk_of(model)
     kind = choose_kind(model, kind)
     if class_index is not None or kind == "gradient":
         _check_classes_matter(model, kind)
@@ -257,10 +260,6 @@ def _check_model(model: object) -> None:
         raise ValueError(f"attention_maps takes a model made by create_model or load_model, not {type(model).__name__}")
     if model.is_folded:
         raise ValueError("a folded model computes no attention of its own any more: pass the model it was folded from")
-    if model.family == "embedding":
-        raise ValueError(
-            "maps are of classifiers without a projector: of an embedding model pass the trunk, model.trunk"
-        )
 
 
 def choose_kind(model: Model, kind: str | None) -> str:

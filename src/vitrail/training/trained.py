@@ -81,6 +81,12 @@ class Trained:
                 "retrieve or probe"
             )
 
+    def of_trunk(self) -> "Trained":
+        """The trunk of an embedding model, which has no classes; any other model as it is."""
+        if not isinstance(self.model, EmbeddingModel):
+            return self
+        return dataclasses.replace(self, model=self.model.trunk, classes=None, coarse=None)
+
     def seeing(self, *, image_size: ImageSize | None = None, crop_ratio: float | None = None) -> "Trained":
         """The same model for pictures of another size (positions are resized, thesis 3.4.5) or crop ratio."""
         view = dataclasses.replace(
