@@ -206,6 +206,7 @@ def test_load_model_wants_our_names(tmp_path: Path) -> None:
 
 def test_an_embedding_on_a_trunk_that_was_built_without_the_catalogue_comes_back(tmp_path: Path) -> None:
     trunk = VisionTransformer(ViTConfig(image_size=16, patch_size=8, dim=16, depth=1, num_heads=2, num_classes=0))
+    trunk.init_weights()  # the catalogue would have
     model = EmbeddingModel(trunk, EmbeddingSettings(projector="linear", dim=4, has_predictor=False)).eval()
     save_model(model, tmp_path)
     images = torch.randn(2, 3, 16, 16)
