@@ -3,17 +3,16 @@
 import base64
 import os
 from collections.abc import Iterable, Sequence
-from html import escape
 from pathlib import Path
 
-from vitrail.data.stored import printable
+from vitrail.data.page import render_cards, render_page, text
 from vitrail.gallery.answers import Contents
 from vitrail.gallery.suggesting import Group
 
 _PER_CLASS = 10  # pictures of a class
 _MAX_PICTURES = 1200  # of a page: about 4 MB
 _STYLE = """
-:root { color-scheme: light dark; --line: #8884; --soft: #8882; --accent: #2563eb; }
+:root { --line: #8884; --soft: #8882; --accent: #2563eb; }
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 68rem; padding: 0 1rem; }
 h1 { margin: 0; font-size: 1.7rem; } h2 { margin: 2rem 0 .3rem; font-size: 1.2rem; }
 p.lead { margin: .2rem 0 1rem; opacity: .75; overflow-wrap: anywhere; }
@@ -53,7 +52,7 @@ def write_groups(contents: Contents, groups: Sequence[Group], path: Path, *, tit
     for number, group in enumerate(groups, start=1):
         known = ", ".join(f"{name} {count:,}" for name, count in group.labels[:4])
         head = f"group {number} <small>{group.count:,} images, cosine to their centre {group.cosine:.3f}</small>"
-        line = f"<small>{_text(known)}. Name it: <code>{_text(command.format(number=number))}</code></small>"
+        line = f"<small>{text(known)}. Name it: <code>{text(command.format(number=number))}</code></small>"
         body.append(_section(head, group.count / largest, _pictures(contents, group.examples), below=line))
     cards = [(str(len(groups)), "groups"), (f"{sum(group.count for group in groups):,}", "images")]
     return _write(path, title=title, lead="Images that are alike, for a person to name.", cards=cards, body=body)
@@ -75,11 +74,11 @@ def _classes(contents: Contents) -> Iterable[str]:
     for (group, label), own in sorted(rows.items()):
         if coarse is not None and group != last:
             last = group
-            yield f"<h2>{_text(contents.classes(coarse)[group] if group >= 0 else f'no {coarse}')}</h2>"
+            yield f"<h2>{text(contents.classes(coarse)[group] if group >= 0 else f'no {coarse}')}</h2>"
         name = contents.classes(fine)[label] if label >= 0 else "unnamed"
         shown = [row for row in own[:200] if contents.thumbnail(row)][: min(per_class, left)]
         left -= len(shown)
-        yield _section(f"{_text(name)} <small>{len(own):,}</small>", len(own) / largest, _pictures(contents, shown))
+        yield _section(f"{text(name)} <small>{len(own):,}</small>", len(own) / largest, _pictures(contents, shown))
 
 
 def _section(head: str, share: float, pictures: str, *, below: str = "") -> str:
@@ -90,24 +89,15 @@ def _section(head: str, share: float, pictures: str, *, below: str = "") -> str:
 def _pictures(contents: Contents, rows: Iterable[int]) -> str:
     return "".join(
         f'<img src="data:image/jpeg;base64,{base64.b64encode(picture).decode()}" alt="" '
-        f'title="{_text(contents.path(row))}">'
+        f'title="{text(contents.path(row))}">'
         for row in rows
         if (picture := contents.thumbnail(row))
     )
 
 
 def _write(path: Path, *, title: str, lead: str, cards: Sequence[tuple[str, str]], body: Iterable[str]) -> Path:
-    numbers = "".join(f'<div class="card"><b>{_text(b)}</b><span>{_text(what)}</span></div>' for b, what in cards)
-    policy = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
-    content = (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{_text(title)}</title><style>{_STYLE}</style></head><body>\n"
-        f'<h1>{_text(title)}</h1><p class="lead">{_text(lead)}</p>\n<div class="cards">{numbers}</div>\n'
-        + "\n".join(body)
-        + "\n</body></html>\n"
-    )
+    head = f'<h1>{text(title)}</h1><p class="lead">{text(lead)}</p>'
+    content = render_page(title, "\n".join([head, render_cards(cards), *body]), style=_STYLE)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         temporary.write_text(content, encoding="utf-8")
@@ -117,7 +107,3 @@ def _write(path: Path, *, title: str, lead: str, cards: Sequence[tuple[str, str]
     finally:
         temporary.unlink(missing_ok=True)
     return path
-
-
-def _text(text: str) -> str:
-    return escape(printable(text))

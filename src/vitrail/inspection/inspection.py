@@ -62,7 +62,7 @@ class Inspection:
         `source` and `data` are what the page says of where the model and the images come from.
         """
         from vitrail.inspection.drawing import draw
-        from vitrail.inspection.page import render_page
+        from vitrail.inspection.page import render_inspection
 
         pictures = {part.name: draw(part.chart) for part in self.parts if part.chart is not None}
         height, width = self.image_size
@@ -73,7 +73,7 @@ class Inspection:
             "pixels": f"{height} x {width}",
         }
         words = [f"Weights of {source}." if source else "", f"Images of {data}." if data else ""]
-        page = render_page(
+        page = render_inspection(
             self.model_name,
             lead=" ".join(filter(None, words)),
             facts={what: value for what, value in facts.items() if value},

@@ -2,10 +2,8 @@
 
 import base64
 from collections.abc import Mapping, Sequence
-from html import escape
-from importlib.resources import files
 
-from vitrail.data.doctor.findings import visible
+from vitrail.data.page import render_cards, render_page, shared_style, text
 from vitrail.inspection.parts import Part
 from vitrail.inspection.table import Cell, Table
 
@@ -23,55 +21,39 @@ summary { cursor: pointer; color: var(--link); }
 """
 
 
-def render_page(
+def render_inspection(
     title: str, *, lead: str, facts: Mapping[str, str], parts: Sequence[Part], pictures: Mapping[str, str]
 ) -> str:
     """The whole page; `pictures` are SVG documents by the names of their parts, `facts` big words and what they are."""
-    style = files("vitrail.data.doctor").joinpath("report.css").read_text(encoding="utf-8") + _STYLE
-    cards = "".join(
-        f'<div class="card"><b>{_text(value)}</b><span>{_text(what)}</span></div>' for what, value in facts.items()
-    )
+    cards = render_cards((value, what) for what, value in facts.items())
     sections = "".join(_render_part(part, pictures.get(part.name)) for part in parts if not part.missing)
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<title>Inside {_text(title)}</title>
-<style>{style}</style>
-</head>
-<body>
-<header>
+    body = f"""<header>
 <p class="kicker">vitrail inspect</p>
-<h1>{_text(title)}</h1>
-<p>{_text(lead)}</p>
-<div class="cards">{cards}</div>
+<h1>{text(title)}</h1>
+<p>{text(lead)}</p>
+{cards}
 </header>
 <main>
-{sections}{_render_missing(parts)}</main>
-</body>
-</html>
-"""
+{sections}{_render_missing(parts)}</main>"""
+    return render_page(f"Inside {title}", body, style=shared_style() + _STYLE)
 
 
 def _render_part(part: Part, picture: str | None) -> str:
     image = ""
     if picture is not None:
         content = base64.b64encode(picture.encode()).decode()
-        image = f'<img class="picture" alt="{_text(part.title)}" src="data:image/svg+xml;base64,{content}">'
+        image = f'<img class="picture" alt="{text(part.title)}" src="data:image/svg+xml;base64,{content}">'
     table = "" if part.table is None else _render_table(part.table, part.files)
     return (
-        f'<section><h2>{_text(part.title)}</h2><p class="finding-line">{_text(part.finding)}</p>'
-        f'<p class="what">{_text(part.meaning)}</p>{image}{table}</section>\n'
+        f'<section><h2>{text(part.title)}</h2><p class="finding-line">{text(part.finding)}</p>'
+        f'<p class="what">{text(part.meaning)}</p>{image}{table}</section>\n'
     )
 
 
 def _render_table(table: Table, files: Mapping[str, Table]) -> str:
-    head = "".join(f"<th>{_text(column)}</th>" for column in table.columns)
+    head = "".join(f"<th>{text(column)}</th>" for column in table.columns)
     rows = "".join(f"<tr>{''.join(map(_render_cell, row))}</tr>" for row in table.rows)
-    names = ", ".join(f"<code>{_text(name)}.csv</code>" for name in files)
+    names = ", ".join(f"<code>{text(name)}.csv</code>" for name in files)
     return (
         f"<details><summary>Numbers</summary>"
         f'<div class="scroll"><table class="numbers"><tr>{head}</tr>{rows}</table></div>'
@@ -81,18 +63,14 @@ def _render_table(table: Table, files: Mapping[str, Table]) -> str:
 
 def _render_cell(cell: Cell) -> str:
     if isinstance(cell, str):
-        return f'<td class="word">{_text(cell)}</td>'
+        return f'<td class="word">{text(cell)}</td>'
     return f"<td>{'' if cell is None else f'{cell:#.4g}' if isinstance(cell, float) else cell}</td>"
 
 
 def _render_missing(parts: Sequence[Part]) -> str:
     lines = "".join(
-        f'<tr><td>{_text(part.title)}</td><td class="detail">{_text(part.missing)}</td></tr>'
+        f'<tr><td>{text(part.title)}</td><td class="detail">{text(part.missing)}</td></tr>'
         for part in parts
         if part.missing
     )
     return f"<section><h2>Not available</h2><table>{lines}</table></section>\n" if lines else ""
-
-
-def _text(text: str) -> str:
-    return escape(visible(text))

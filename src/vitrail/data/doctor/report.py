@@ -1,15 +1,14 @@
 """The page for people: one HTML file that opens anywhere, with the offending pictures in it."""
 
 from collections.abc import Iterator
-from html import escape
-from importlib.resources import files
 from urllib.parse import quote
 
 from vitrail.data.contract import Source
 from vitrail.data.doctor.charts import draw_classes, draw_sizes
-from vitrail.data.doctor.findings import Case, Finding, Findings, Place, Severity, visible
+from vitrail.data.doctor.findings import Case, Finding, Findings, Place, Severity
 from vitrail.data.doctor.kinds import kind_of
 from vitrail.data.doctor.pictures import Pictures
+from vitrail.data.page import render_cards, render_page, shared_style, text
 
 _MAX_PICTURES = 640  # of the whole page: at most about 5 MB
 _MAX_GROUPS = 20  # of copies and look-alikes, per finding
@@ -22,24 +21,11 @@ _TONES = {Severity.MUST_BE_FIXED: "must", Severity.WORTH_A_LOOK: "look", Severit
 def render(findings: Findings, source: Source) -> str:
     """The whole page. The pictures are read from the source."""
     pictures = Pictures(source, limit=_MAX_PICTURES)
-    style = files("vitrail.data.doctor").joinpath("report.css").read_text(encoding="utf-8")
-    name = _text(findings.name)
     sections = "".join(_render_finding(finding, findings, pictures) for finding in findings.findings)
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<title>Data check: {name}</title>
-<style>{style}</style>
-</head>
-<body>
-<header>
+    body = f"""<header>
 <p class="kicker">vitrail check</p>
-<h1>{name}</h1>
-<p class="verdict {"fit" if findings.is_fit else "unfit"}">{_text(findings.verdict.capitalize())}.</p>
+<h1>{text(findings.name)}</h1>
+<p class="verdict {"fit" if findings.is_fit else "unfit"}">{text(findings.verdict.capitalize())}.</p>
 {_render_cards(findings)}
 </header>
 <main>
@@ -49,18 +35,8 @@ def render(findings: Findings, source: Source) -> str:
 <h3>Images per class {_render_legend(findings)}</h3>{draw_classes(findings)}
 <h3>Short side of the images, in pixels</h3>{draw_sizes(findings)}
 </section>
-</main>
-</body>
-</html>
-"""
-
-
-def _text(text: str) -> str:
-    return escape(visible(text))
-
-
-def _size(text: str) -> str:
-    return _text(text).replace(" x ", " &times; ")
+</main>"""
+    return render_page(f"Data check: {findings.name}", body, style=shared_style())
 
 
 def _render_cards(findings: Findings) -> str:
@@ -72,14 +48,16 @@ def _render_cards(findings: Findings) -> str:
     largest = max(findings.splits, key=lambda split: len(split.sizes), default=None)
     if largest is not None:
         cards.append((largest.median_size, f"median size in {largest.split}"))
-    return f"""<div class="cards">{
-        "".join(f'<div class="card"><b>{_size(number)}</b><span>{_text(what)}</span></div>' for number, what in cards)
-    }</div>"""
+    return render_cards((_with_times(number), what) for number, what in cards)
+
+
+def _with_times(size: str) -> str:
+    return size.replace(" x ", " \N{MULTIPLICATION SIGN} ")
 
 
 def _render_legend(findings: Findings) -> str:
     keys = (
-        f'<span class="key"><i class="bar split-{place % 4}"></i>{_text(split.split)}</span>'
+        f'<span class="key"><i class="bar split-{place % 4}"></i>{text(split.split)}</span>'
         for place, split in enumerate(findings.splits)
     )
     return f'<span class="legend">{"".join(keys)}</span>'
@@ -89,9 +67,9 @@ def _render_overview(findings: Findings) -> str:
     if not findings.findings:
         return ""
     rows = "".join(
-        f'<tr><td>{_pill(finding.severity)}</td><td><a href="#{_anchor(finding)}">{_text(finding.problem)}</a></td>'
-        f'<td class="number">{_text(finding.amount)}</td>'
-        f'<td class="what">{_text(kind_of(finding.problem).what)}</td></tr>'
+        f'<tr><td>{_pill(finding.severity)}</td><td><a href="#{_anchor(finding)}">{text(finding.problem)}</a></td>'
+        f'<td class="number">{text(finding.amount)}</td>'
+        f'<td class="what">{text(kind_of(finding.problem).what)}</td></tr>'
         for finding in findings.findings
     )
     end = '<p class="more">At the end: <a href="#data">classes and sizes</a>.</p>'
@@ -117,10 +95,10 @@ def _render_finding(finding: Finding, findings: Findings, pictures: Pictures) ->
     rest = finding.count - shown
     more = f'<p class="more">and {rest:,} more: see findings.json</p>' if rest else ""
     return f"""<section id="{_anchor(finding)}" class="finding {_TONES[finding.severity]}">
-<h2>{_text(f"{finding.problem[0].upper()}{finding.problem[1:]}")}
-<span class="amount">{_text(finding.amount)}</span> {_pill(finding.severity)}</h2>
-<dl><dt>What it is</dt><dd>{_text(kind.what)}</dd><dt>Why it matters</dt><dd>{_text(kind.why)}</dd>
-<dt>What to do</dt><dd>{_text(kind.remedy)}</dd></dl>
+<h2>{text(f"{finding.problem[0].upper()}{finding.problem[1:]}")}
+<span class="amount">{text(finding.amount)}</span> {_pill(finding.severity)}</h2>
+<dl><dt>What it is</dt><dd>{text(kind.what)}</dd><dt>Why it matters</dt><dd>{text(kind.why)}</dd>
+<dt>What to do</dt><dd>{text(kind.remedy)}</dd></dl>
 {body}{more}</section>
 """
 
@@ -137,7 +115,7 @@ def _render_group(case: Case, findings: Findings, pictures: Pictures) -> str:
     more = f'<p class="more">and {rest:,} more</p>' if rest else ""
     are_at_odds = len({place.label for place in case.places}) > 1
     odds = '<span class="odds">labels differ</span>' if are_at_odds else ""
-    head = f'<p class="detail">{_text(case.detail)} {odds}</p>'
+    head = f'<p class="detail">{text(case.detail)} {odds}</p>'
     return f'<div class="group">{head}<div class="row">{figures}{more}</div></div>'
 
 
@@ -162,10 +140,10 @@ def _render_figure(place: Place, findings: Findings, pictures: Pictures, *, deta
     picture = (
         f'<img src="{address}" alt="" class="{"small" if is_small else ""}">' if address else '<div class="none"></div>'
     )
-    facts = " · ".join(_size(fact) for fact in (place.size, detail) if fact)
+    facts = " · ".join(text(_with_times(fact)) for fact in (place.size, detail) if fact)
     return (
-        f"<figure>{picture}<figcaption><b>{_text(place.label)}</b>"
-        f'<span class="tag">{_text(place.split)}</span><br>{_link(place, findings)}<br><small>{facts}</small>'
+        f"<figure>{picture}<figcaption><b>{text(place.label)}</b>"
+        f'<span class="tag">{text(place.split)}</span><br>{_link(place, findings)}<br><small>{facts}</small>'
         "</figcaption></figure>"
     )
 
@@ -178,13 +156,13 @@ def _render_lines(finding: Finding, findings: Findings) -> tuple[str, int]:
 def _lines(cases: tuple[Case, ...], findings: Findings) -> Iterator[str]:
     for case in cases:
         place = case.places[0]
-        yield f'<tr><td>{_link(place, findings)}</td><td class="detail">{_text(case.detail)}</td></tr>'
+        yield f'<tr><td>{_link(place, findings)}</td><td class="detail">{text(case.detail)}</td></tr>'
 
 
 def _link(place: Place, findings: Findings) -> str:
     """The path, and a way to the file itself where it lies in the folder of the data."""
     # A long path may be broken where its parts meet.
-    parts = escape(findings.shorten(place.path)).replace("/", "/<wbr>").replace("_", "_<wbr>")
+    parts = text(findings.shorten(place.path)).replace("/", "/<wbr>").replace("_", "_<wbr>")
     shown = f"<code>{parts}</code>"
     if not findings.holds(place.path):
         return shown

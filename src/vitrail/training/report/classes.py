@@ -1,8 +1,9 @@
 """Accuracy by class, pairs that are confused, and how far the probabilities can be trusted."""
 
+from vitrail.data.page import text
 from vitrail.training.report.answers import Calibration, Mistakes
 from vitrail.training.report.record import Classes
-from vitrail.training.report.words import count, percent, text
+from vitrail.training.report.words import count, percent
 
 _MAX_CLASSES = 60  # rows of bars: of more classes the best and the worst
 _MAX_PAIRS = 15

@@ -2,9 +2,10 @@
 
 import numpy as np
 
+from vitrail.data.page import text
 from vitrail.training.report.answers import Mistakes
 from vitrail.training.report.record import Classes
-from vitrail.training.report.words import count, percent, shorten, text
+from vitrail.training.report.words import count, percent, shorten
 
 _MAX_CLASSES = 30
 _MAX_NUMBERED = 20  # with more classes there is no room for numbers in the cells

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.data.contract import Dataset
+from vitrail.data.page import render_cards, render_page, shared_style, text
 from vitrail.training.checkpoint import write_whole
 from vitrail.training.report.answers import calibrate, count_mistakes
 from vitrail.training.report.classes import draw_class_accuracy, draw_reliability, list_pairs
@@ -22,7 +23,7 @@ from vitrail.training.report.outcome import (
 from vitrail.training.report.pictures import show_most_wrong
 from vitrail.training.report.record import Predictions, RunRecord, number, read_run
 from vitrail.training.report.summary import title_of
-from vitrail.training.report.words import count, text
+from vitrail.training.report.words import count
 
 _MAX_QUARANTINED = 100
 
@@ -41,36 +42,20 @@ def write_report(folder: Path, *, val: Dataset | None = None) -> Path:
 
 def _render(run: RunRecord, *, val: Dataset | None) -> str:
     outcome = measure_outcome(run)
-    title = text(title_of(run))
-    styles = [
-        files("vitrail.data.doctor").joinpath("report.css"),
-        files("vitrail.training.report").joinpath("report.css"),
-    ]
-    style = "\n".join(sheet.read_text(encoding="utf-8") for sheet in styles)
+    title = title_of(run)
+    own_style = files("vitrail.training.report").joinpath("report.css").read_text(encoding="utf-8")
+    style = f"{shared_style()}\n{own_style}"
     recipe = f" · {text(run.recipe.name)}" if run.recipe else ""
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<title>Run: {title}</title>
-<style>{style}</style>
-</head>
-<body>
-<header>
+    body = f"""<header>
 <p class="kicker">vitrail train{recipe}</p>
-<h1>{title}</h1>
+<h1>{text(title)}</h1>
 <p class="verdict {"fit" if outcome.is_complete else "open"}">{text(outcome.verdict)}</p>
 {_render_cards(outcome)}
 </header>
 <main>
 {"".join(_render_sections(run, outcome, val=val))}
-</main>
-</body>
-</html>
-"""
+</main>"""
+    return render_page(f"Run: {title}", body, style=style)
 
 
 def _render_cards(outcome: Outcome) -> str:
@@ -84,12 +69,7 @@ def _render_cards(outcome: Outcome) -> str:
         (outcome.seconds, describe_seconds(outcome.seconds), "of training"),
         (outcome.images_per_second, "{:,.0f}", "images per second"),
     ]
-    shown = "".join(
-        f'<div class="card"><b>{text(form.format(value))}</b><span>{text(what)}</span></div>'
-        for value, form, what in cards
-        if not math.isnan(value)
-    )
-    return f'<div class="cards">{shown}</div>'
+    return render_cards((form.format(value), what) for value, form, what in cards if not math.isnan(value))
 
 
 def _render_sections(run: RunRecord, outcome: Outcome, *, val: Dataset | None) -> Iterator[str]:

@@ -3,11 +3,11 @@
 from vitrail.data.contract import Dataset
 from vitrail.data.doctor.findings import Place
 from vitrail.data.doctor.pictures import Pictures
+from vitrail.data.page import text
 from vitrail.data.stored import OpenedSource
 from vitrail.training.build import open_data
 from vitrail.training.report.answers import find_most_wrong
 from vitrail.training.report.record import Predictions, RunRecord
-from vitrail.training.report.words import text
 
 _MAX_PICTURES = 28  # four rows, about 200 kB
 

@@ -1,13 +1,4 @@
-"""Words and numbers for people: escaped, cut to length, counted."""
-
-from html import escape
-
-from vitrail.data.doctor.findings import visible
-
-
-def text(content: object) -> str:
-    """Anything as text that is safe in HTML, with what would not show as escapes."""
-    return escape(visible(str(content)))
+"""Words and numbers for people: cut to length, counted."""
 
 
 def shorten(name: str, length: int) -> str:
