@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from vitrail.evaluation.knn import THESIS_CHOICES, find_neighbours, fit_neighbours, score_neighbours
 from vitrail.evaluation.probe_data import Labelled
-from vitrail.evaluation.ranking import condition_by_oracle
+from vitrail.evaluation.ranking import Conditioning, condition_by_oracle
 
 
 def test_neighbours_by_hand() -> None:
@@ -42,11 +42,49 @@ def test_neighbours_do_not_count_themselves_when_their_number_is_chosen() -> Non
 def test_neighbours_in_chunks_are_those_of_the_whole_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
     base = functional.normalize(torch.randn(40, 5), dim=1)
     whole = find_neighbours(base, base, count=7, without=torch.arange(40))
+    monkeypatch.setattr("vitrail.evaluation.knn._BLOCK", 9)
     monkeypatch.setattr("vitrail.evaluation.ranking._BLOCK", 9)
     monkeypatch.setattr("vitrail.evaluation.ranking._MAX_CELLS", 100)
     parts = find_neighbours(base, base, count=7, without=torch.arange(40))
     assert torch.equal(whole[1], parts[1])
     assert not (whole[1] == torch.arange(40)[:, None]).any()
+
+
+@pytest.mark.parametrize("order", ["shuffled", "nearest last", "nearest first"])
+@pytest.mark.parametrize(("block", "group"), [(64, 8), (50, 8), (7, 64), (1, 1)])
+@pytest.mark.parametrize("count", [1, 20, 150])
+@pytest.mark.parametrize("is_conditioned", [False, True])
+def test_neighbours_are_those_of_a_plain_sort(
+    monkeypatch: pytest.MonkeyPatch, order: str, block: int, group: int, count: int, is_conditioned: bool
+) -> None:
+    monkeypatch.setattr("vitrail.evaluation.knn._BLOCK", block)
+    monkeypatch.setattr("vitrail.evaluation.knn._GROUP", group)
+    generator = torch.Generator().manual_seed(0)
+    base = functional.normalize(torch.randn(300, 6, generator=generator), dim=1)
+    queries = functional.normalize(torch.randn(11, 6, generator=generator), dim=1)
+    if order != "shuffled":  # the worst and the best case of one that looks only at what is better than before
+        base = base[(base @ queries[0]).argsort(descending=order == "nearest first")]
+    without = torch.randint(300, (11,), generator=generator)
+    scores = queries.double() @ base.double().T
+    conditioning = None
+    if is_conditioned:
+        bonus = torch.randn(11, 4, generator=generator).double()
+        conditioning = Conditioning(bonus, torch.randint(-1, 3, (300,), generator=generator))
+        scores += bonus[:, conditioning.coarse]
+    scores[torch.arange(11), without] = -torch.inf
+    expected = scores.sort(dim=1, descending=True)
+    found = find_neighbours(queries, base, count=count, without=without, conditioning=conditioning)
+    assert torch.equal(found[1], expected.indices[:, :count])
+    torch.testing.assert_close(found[0].double(), expected.values[:, :count], atol=1e-6, rtol=0)
+
+
+def test_of_equal_images_each_is_found_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vitrail.evaluation.knn._BLOCK", 16)
+    monkeypatch.setattr("vitrail.evaluation.knn._GROUP", 4)
+    base = functional.normalize(torch.ones(100, 3), dim=1)
+    cosines, places = find_neighbours(base[:2], base, count=30)
+    assert torch.allclose(cosines, torch.ones(2, 30))
+    assert all(len(set(row)) == 30 for row in places.tolist())
 
 
 def test_the_thesis_chooses_the_number_of_neighbours_from_five() -> None:

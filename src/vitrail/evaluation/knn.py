@@ -7,11 +7,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from vitrail.evaluation.probe_data import Fitted, Labelled, measure_main
-from vitrail.evaluation.ranking import TEMPERATURE, Conditioning, image_blocks, row_chunks, score
+from vitrail.evaluation.ranking import TEMPERATURE, Conditioning, row_chunks, score
 
 THESIS_CHOICES = (10, 15, 20, 25, 30)  # numbers of neighbours that the thesis chooses from (2.4.3)
 PROBE_CHOICES = tuple(range(1, 51))
 _MAX_ASKED = 10_000  # training images that choose the number of neighbours
+_BLOCK, _GROUP = 4096, 64  # images that are scored at a time (their scores stay in the cache), and looked at together
 
 
 def fit_neighbours(train: Labelled, *, choices: Sequence[int] = PROBE_CHOICES, seed: int = 0) -> Fitted:
@@ -86,21 +87,52 @@ def _find_for_rows(
     queries: Tensor, base: Tensor, *, count: int, without: Tensor | None, conditioning: Conditioning | None
 ) -> tuple[Tensor, Tensor]:
     """The best of block after block, with the best so far among them."""
-    best: tuple[Tensor, Tensor] | None = None
-    for start, block in image_blocks(base):
-        scores = score(queries, block, conditioning=conditioning, start=start)
+    values = queries.new_zeros(len(queries), 0, dtype=queries.dtype if conditioning is None else torch.float64)
+    places = torch.zeros(len(queries), 0, dtype=torch.int64, device=queries.device)
+    for start in range(0, len(base), _BLOCK):
+        scores = score(queries, base[start : start + _BLOCK], conditioning=conditioning, start=start)
         if without is not None:
-            rows = ((without >= start) & (without < start + len(block))).nonzero()[:, 0]
+            rows = ((without >= start) & (without < start + scores.shape[1])).nonzero()[:, 0]
             scores[rows, without[rows] - start] = -torch.inf
-        values, places = scores.topk(min(count, len(block)), dim=1)
-        places = places + start
-        if best is not None:
-            values, places = torch.cat([best[0], values], dim=1), torch.cat([best[1], places], dim=1)
-            values, order = values.topk(min(count, values.shape[1]), dim=1)
-            places = places.gather(1, order)
-        best = values, places
-    assert best is not None, "a collection without an image"
-    return best
+        if values.shape[1] < count:
+            new = scores.topk(min(count, scores.shape[1]), dim=1)
+            values, places = _merge(values, places, new.values, new.indices + start, count=count)
+        else:
+            _take_better(scores, values, places, start=start)
+    return values, places
+
+
+def _take_better(scores: Tensor, values: Tensor, places: Tensor, *, start: int) -> None:
+    """Put the scores of a block that are better than the worst of `values` in their place.
+
+    They are few but in the first blocks. So the maximum of each group of images is looked at first, which is many
+    times faster than sorting all, and only groups that hold something better are merged.
+    """
+    group = _GROUP if scores.shape[1] % _GROUP == 0 else 1
+    grouped = scores.unflatten(1, (-1, group))
+    hit_rows, hit_groups = (grouped.amax(dim=2) > values[:, -1:]).nonzero(as_tuple=True)
+    if not len(hit_rows):
+        return
+    rows, counts = hit_rows.unique_consecutive(return_counts=True)
+    line = torch.arange(len(rows), device=rows.device).repeat_interleave(counts)
+    nth = torch.arange(len(line), device=rows.device) - (counts.cumsum(0) - counts)[line]
+    width = int(counts.max())
+    better = scores.new_full((len(rows), width, group), -torch.inf)
+    better[line, nth] = grouped[hit_rows, hit_groups]
+    where = torch.zeros_like(better, dtype=torch.int64)
+    where[line, nth] = start + hit_groups[:, None] * group + torch.arange(group, device=rows.device)
+    values[rows], places[rows] = _merge(
+        values[rows], places[rows], better.flatten(1), where.flatten(1), count=values.shape[1]
+    )
+
+
+def _merge(
+    values: Tensor, places: Tensor, new_values: Tensor, new_places: Tensor, *, count: int
+) -> tuple[Tensor, Tensor]:
+    """The best of both, best first."""
+    merged = torch.cat([values, new_values], dim=1)
+    best = merged.topk(min(count, merged.shape[1]), dim=1)
+    return best.values, torch.cat([places, new_places], dim=1).gather(1, best.indices)
 
 
 def _add_neighbours(scores: Tensor, similarities: Tensor, places: Tensor, train: Labelled) -> Tensor:

@@ -63,9 +63,9 @@ def predict_coarse(queries: Tensor, images: Tensor, coarse: Tensor, *, num_class
     places = coarse.clamp(min=0)
     sums = torch.zeros(len(queries), num_classes, dtype=torch.float64, device=queries.device)
     for rows in row_chunks(len(queries)):
-        for start, block in image_blocks(images):
-            of = slice(start, start + len(block))
-            weights = torch.exp((score(queries[rows], block) - 1.0) / TEMPERATURE).double() * is_known[of]
+        for start in range(0, len(images), _BLOCK):
+            of = slice(start, start + _BLOCK)
+            weights = torch.exp((score(queries[rows], images[of]) - 1.0) / TEMPERATURE).double() * is_known[of]
             sums[rows] = sums[rows].index_add(1, places[of], weights)
     return sums / sums.sum(dim=1, keepdim=True).clamp(min=_TINY)
 
@@ -74,11 +74,6 @@ def row_chunks(num_rows: int, *, width: int | None = None) -> list[slice]:
     """Rows of a matrix so wide (a block of images, unless told), as many at a time as memory is meant for."""
     step = max(1, _MAX_CELLS // max(1, width or _BLOCK))
     return [slice(start, start + step) for start in range(0, num_rows, step)]
-
-
-def image_blocks(images: Tensor) -> list[tuple[int, Tensor]]:
-    """The collection in blocks, each with the place where it begins."""
-    return [(start, images[start : start + _BLOCK]) for start in range(0, len(images), _BLOCK)]
 
 
 def _with_unknown(bonus: Tensor) -> Tensor:
