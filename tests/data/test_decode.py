@@ -11,7 +11,6 @@ import torch
 from PIL import Image, ImageChops, ImageFile, ImageOps, features
 from torch import Tensor
 
-from vitrail.data import decode
 from vitrail.data.decode import BrokenImageError, open_image
 
 WIDTH, HEIGHT = 96, 64
@@ -288,6 +287,28 @@ def test_damaged_exif_leaves_the_image_as_it_is(name: str, exif: bytes) -> None:
         assert_quadrants(image.pixels(shrink=shrink), tolerance=16)
 
 
+# PNG: the short way
+
+
+@pytest.mark.parametrize("size", [(1, 1), (101, 77), (32, 32)])
+@pytest.mark.parametrize("mode", ["RGB", "L"])
+def test_the_header_of_a_plain_png_is_read_as_pillow_reads_it(mode: str, size: tuple[int, int]) -> None:
+    image = draw_noise(width=size[0], height=size[1]).convert(mode)
+    opened = open_image(encode(image, "PNG"))
+    assert (opened.width, opened.height, opened.mode) == (*image.size, image.mode)
+    assert (opened.format, opened.is_animated, opened.orientation) == ("PNG", False, 1)
+    assert np.array_equal(levels_of(opened.pixels()), np.asarray(image.convert("RGB")))
+
+
+@pytest.mark.parametrize("colour", [0, 2])
+@pytest.mark.parametrize("rows", [b"", b"\0" * 5, b"\x07" * 100], ids=["none", "few", "no filter"])
+def test_a_png_that_lacks_pixels_is_broken_though_its_check_sums_are_right(
+    colour: int, rows: bytes, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert_broken(make_png(8, 8, depth=8, colour=colour, rows=rows), match="damaged|cannot be decoded")
+    assert capfd.readouterr().err == ""
+
+
 # JPEG: the fast way, and smaller than stored
 
 
@@ -303,7 +324,7 @@ def test_a_jpeg_is_decoded_as_pillow_decodes_it(mode: str, options: dict[str, An
 def test_without_torchvisions_decoder_a_jpeg_comes_out_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     data = encode(draw_noise(), "JPEG", exif=make_exif(6))
     fast = levels_of(open_image(data).pixels())
-    monkeypatch.setattr(decode, "_find_torchvision_decoder", lambda: None)
+    monkeypatch.setattr("vitrail.data.decode.jpeg._find_torchvision_decoder", lambda: None)
     assert np.abs(levels_of(open_image(data).pixels()) - fast).max() <= 2
     assert_broken(data[:-100])
 
