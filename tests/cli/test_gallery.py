@@ -194,7 +194,18 @@ def test_images_that_can_not_be_read_are_left_out_and_named(
         (["search", "GALLERY", "nothing.png"], "no image or folder 'nothing.png'"),
         (["search", "GALLERY", "RED", "--rank", "oracle"], "needs the coarse class of the image"),
         (["search", "GALLERY", "RED", "--coarse", "furniture"], "no images of coarse 'furniture' in the gallery"),
-        (["remove", "GALLERY", "furniture"], "no images of label 'furniture' in the gallery"),
+        (["remove", "GALLERY", "furniture"], "no label and no image 'furniture' in the gallery"),
+        (["classify", "GALLERY", "RED", "--top", "0"], "top must be at least 1, not 0"),
+        (["classify", "GALLERY", "RED", "--top", "-2"], "top must be at least 1, not -2"),
+        (["search", "GALLERY", "RED", "--rank", "cosine", "--coarse", "red"], "or rank oracle"),
+        (["add", "GALLERY", "unknown", "RED"], "'unknown' is an answer of galleries"),
+        (["report", "GALLERY", "out=RED/page.html"], "can't be written: Not a directory"),
+        (["suggest", "GALLERY", "out=RED/page.html"], "can't be written: Not a directory"),
+        (["evaluate", "GALLERY", f"data={SHAPES}", "cache=RED/cache"], "can't be kept in"),
+        (["evaluate", "GALLERY", f"data={SHAPES}", "lists=lists.xyz"], "let it end with .png"),
+        (["evaluate", "GALLERY", f"data={SHAPES}", "lists=nowhere/l.png"], "nowhere is no folder"),
+        (["build", "MODEL", f"data={SHAPES}", "out=new", "thumbnails=1.7"], "thumbnails must be a whole number"),
+        (["build", "MODEL", f"data={SHAPES}", "out=RED/new"], "a gallery can't be made in"),
         (["add", "GALLERY", "red"], "write `vitrail gallery add G LABEL IMAGE...`"),
         (["evaluate", "GALLERY"], "write `vitrail gallery evaluate G data=SPEC`"),
         (["evaluate", "GALLERY", "data=fashion", "spilt=val"], "did you mean 'split'?"),
@@ -220,8 +231,40 @@ def test_mistakes_are_one_line(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     places = {"GALLERY": str(built), "MODEL": str(model), "RED": str(reds[0])}
-    assert message in complaint(capsys, *(places.get(word, word) for word in words))
+    told = complaint(capsys, *(places.get(word, word).replace("=RED", f"={reds[0]}") for word in words))
+    assert message in told
     assert not (tmp_path / "new").exists()
+
+
+def test_a_new_coarse_class_is_pointed_out(gallery: Path, reds: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
+    known = next(iter(vitrail.Gallery(gallery).counts("coarse")))
+    misspelt = f"{known}s"
+    assert main(["gallery", "add", str(gallery), "red", str(reds[0]), "--coarse", misspelt]) == 0
+    assert f"{misspelt!r} is a new class of coarse (did you mean {known!r}?)" in capsys.readouterr().err
+    assert main(["gallery", "add", str(gallery), "red", str(reds[1]), "--coarse", misspelt]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_a_damaged_list_of_suggestions_is_none(gallery: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (gallery / "suggestions.json").write_text("[1, 2]")
+    assert "no groups were suggested" in complaint(capsys, "name", gallery, "1", "red")
+
+
+def test_a_run_without_val_of_its_own_keeps_its_split_in_a_gallery(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("red", "blue"):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for seed in range(20):
+            save_colour(tmp_path / "photos" / name / f"{seed}.png", name, seed=seed)
+    settings = "{image_size: 16, patch_size: 8, dim: 24, num_heads: 2, depth: 1}"
+    words = [f"data={tmp_path / 'photos'}", "data.val_share=0.25", "image_size=16", "steps=1", "batch_size=4"]
+    run = tmp_path / "run"
+    assert main(["train", "small_photos", *words, f"model.settings={settings}", f"out={run}"]) == 0
+    capsys.readouterr()
+    report = ask(capsys, "build", run, f"data={tmp_path / 'photos'}", f"out={tmp_path / 'g'}")
+    assert (report["num_images"], report["threshold"]["num_held_out"]) == (30, 10)
+    assert ask(capsys, "evaluate", tmp_path / "g", f"data={tmp_path / 'photos'}")["num_images"] == 10
 
 
 def test_help_answers_without_torch() -> None:

@@ -92,8 +92,18 @@ def test_equation_2_5_by_hand() -> None:
     images, coarse = on_circle(0.1, 0.2, 0.3), torch.tensor([0, 1, -1])
     probabilities = torch.tensor([[0.2, 0.8]])
     scores = score(on_circle(0.0), images, conditioning=condition(probabilities, coarse))
-    expected = [math.cos(0.1) + math.log(0.2 / 0.8), math.cos(0.2) + math.log(0.8 / 0.2), math.cos(0.3)]
+    low, high = math.log(0.2 / 0.8), math.log(0.8 / 0.2)
+    expected = [math.cos(0.1) + low, math.cos(0.2) + high, math.cos(0.3) + 0.2 * low + 0.8 * high]
     assert scores.tolist()[0] == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("likely", [0.1, 0.3, 0.9, 1.0])
+def test_an_image_without_a_coarse_class_ranks_between_those_of_likely_and_unlikely_ones(likely: float) -> None:
+    probabilities = torch.tensor([[likely, *[(1.0 - likely) / 9] * 9]])
+    images = on_circle(0.3).expand(11, -1)  # all alike
+    scores = score(on_circle(0.0), images, conditioning=condition(probabilities, torch.arange(-1, 10)))[0]
+    unknown, first, *others = scores.tolist()
+    assert min(first, *others) - 1e-6 <= unknown <= max(first, *others) + 1e-6
 
 
 def test_a_sure_coarse_prediction_stays_finite_and_decides() -> None:
@@ -167,3 +177,13 @@ def test_queries_without_a_label_are_left_out_and_keep_their_probabilities() -> 
     nothing = Levelled(queries.vectors, {"fine": torch.full((40,), -1)}, queries.num_classes)
     with pytest.raises(ValueError, match="there are no labels 'fine' to measure by"):
         evaluate_level(nothing, images, "fine")
+
+
+def test_images_without_a_label_may_vote_for_nothing() -> None:
+    labels = torch.tensor([0, -1, -1, 1, 1, 1])
+    images = Levelled(on_circle(0.0, 0.1, -0.1, 2.0, 2.1, 1.9), {"fine": labels}, {"fine": 2})
+    queries = Levelled(on_circle(0.05, 2.05), {"fine": torch.tensor([0, 1])}, {"fine": 2})
+    named = evaluate_level(queries, images, "fine", neighbours=3)
+    all_vote = evaluate_level(queries, images, "fine", neighbours=3, unlabelled_vote=True)
+    assert (named["top1"], all_vote["top1"]) == (100.0, 50.0)
+    assert all_vote["map_cosine"] == named["map_cosine"]

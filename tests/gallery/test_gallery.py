@@ -9,6 +9,7 @@ from PIL import Image
 from tiny_galleries import COLOURS, colour_gallery, colours, paint, save_colour, tiny_viewer
 
 import vitrail
+from vitrail.data.contract import Level
 from vitrail.gallery.building import Choices
 from vitrail.gallery.gallery import Gallery
 
@@ -87,7 +88,7 @@ def test_a_class_or_an_image_is_removed(tmp_path: Path) -> None:
     assert gallery.remove("red") == 6
     assert "red" not in gallery.counts()
     assert gallery.classify(paint(COLOURS["red"], seed=1)).label != "red"
-    with pytest.raises(ValueError, match="no images of label 'oranje' in the gallery; did you mean 'orange'"):
+    with pytest.raises(ValueError, match="no label and no image 'oranje' in the gallery; did you mean 'orange'"):
         gallery.remove("oranje")
     for name in ("orange", "blue", "cyan"):
         gallery.remove(name)
@@ -123,6 +124,36 @@ def test_without_held_out_images_each_of_the_gallery_is_held_out_in_turn(tmp_pat
     assert gallery.manifest.threshold is not None
     assert gallery.manifest.threshold.num_held_out == 24
     assert gallery.manifest.threshold.cosine < 1.0
+
+
+def test_held_out_images_that_are_in_the_gallery_are_no_neighbours_of_their_own(tmp_path: Path) -> None:
+    data, choices = colours(), Choices(false_reject=0.25)
+    gallery, _ = Gallery.build(tiny_viewer(), data, folder=tmp_path / "g", held_out=data, choices=choices)
+    alone, _ = Gallery.build(tiny_viewer(), data, folder=tmp_path / "alone", choices=choices)
+    assert gallery.manifest.threshold is not None
+    assert alone.manifest.threshold is not None
+    assert gallery.manifest.threshold.cosine == alone.manifest.threshold.cosine < 1.0
+    one = colours("red", count=1)
+    single, _ = Gallery.build(tiny_viewer(), one, folder=tmp_path / "one", held_out=one)
+    assert single.manifest.threshold is None
+
+
+def test_evaluation_is_of_what_classify_answers_while_names_are_missing(tmp_path: Path) -> None:
+    gallery = colour_gallery(tmp_path / "g", choices=Choices(level="coarse", coarse="coarse"))
+    gallery.rename(
+        [path for path in gallery.contents.paths() if int(path.rpartition("/")[2]) in (0, *range(12, 18))], "x"
+    )
+    data = colours(split="test", first_seed=500)
+    data.levels = {"fine": Level(("x", "y"), (data.levels["label"].labels == 1).astype(np.int64))}
+    found = gallery.evaluate(data)
+    assert found["num_unnamed"] == 17
+    answers = gallery.classify_vectors(gallery.embed(list(data.images)))
+    is_x = data.levels["fine"].labels == 0
+    right = np.mean([answer.probabilities[0][0] == "x" for answer, own in zip(answers, is_x, strict=True) if own])
+    levels = found["levels"]
+    assert isinstance(levels, dict)
+    assert levels["fine"]["top1"] == pytest.approx(100 * right)
+    assert right < 1.0
 
 
 def test_a_known_coarse_class_comes_first_and_bounds_the_answers(tmp_path: Path) -> None:
@@ -212,7 +243,7 @@ def test_images_that_can_not_be_read_are_named(tmp_path: Path) -> None:
     [
         ({"rank": "best"}, "rank must be one of"),
         ({"rank": "oracle"}, "needs the coarse class of the image"),
-        ({"rank": "cosine", "coarse": "warm"}, "leave it out"),
+        ({"rank": "cosine", "coarse": "warm"}, "leave it out, or rank oracle"),
         ({"coarse": "wram"}, "did you mean 'warm'"),
         ({"top": 0}, "top must be at least 1"),
     ],
@@ -237,10 +268,44 @@ def test_images_without_a_coarse_class_are_neither_preferred_nor_held_back(tmp_p
     (hit,) = gallery.search(paint(PURPLE, seed=0), top=1, rank="cosine")
     conditional = {found.path: found for found in gallery.search(paint(PURPLE, seed=0), top=25, rank="conditional")}
     assert hit.labels == {"label": "purple", "coarse": None}
-    assert conditional[hit.path].score == pytest.approx(hit.cosine)
+    added = {found.labels["coarse"]: found.score - found.cosine for found in conditional.values()}
+    assert min(added["warm"], added["cold"]) <= added[None] <= max(added["warm"], added["cold"])
 
 
 def test_thumbnails_are_kept_as_asked(tmp_path: Path) -> None:
     gallery = colour_gallery(tmp_path / "g", choices=Choices(thumbnails=2))
     kept = np.array([bool(gallery.contents.thumbnail(row)) for row in range(24)])
     assert kept.reshape(4, 6).sum(axis=1).tolist() == [2, 2, 2, 2]
+
+
+def test_embeddings_of_any_length_are_queries_and_other_shapes_are_told(tmp_path: Path) -> None:
+    gallery = colour_gallery(tmp_path / "g")
+    vectors = gallery.embed([paint(PURPLE, seed=0)])
+    assert gallery.search_vectors(3 * vectors)[0][0].cosine == pytest.approx(
+        gallery.search_vectors(vectors)[0][0].cosine
+    )
+    for wrong in (vectors[0], vectors[:, :3]):
+        with pytest.raises(ValueError, match=r"embeddings are \[images, 24\]"):
+            gallery.search_vectors(wrong)
+        with pytest.raises(ValueError, match=r"embeddings are \[images, 24\]"):
+            gallery.classify_vectors(wrong)
+    with pytest.raises(ValueError, match="top must be at least 1"):
+        gallery.classify_vectors(vectors, top=0)
+
+
+def test_a_list_of_images_is_asked_for(tmp_path: Path) -> None:
+    gallery = colour_gallery(tmp_path / "g")
+    path = save_colour(tmp_path / "red.png", "red", seed=1)
+    with pytest.raises(ValueError, match="images are a list"):
+        gallery.add("red", str(path))
+    with pytest.raises(ValueError, match="no images given"):
+        gallery.embed([])
+
+
+@pytest.mark.parametrize("name", ["unknown", "unnamed"])
+def test_an_answer_is_no_class(tmp_path: Path, name: str) -> None:
+    gallery = colour_gallery(tmp_path / "g")
+    with pytest.raises(ValueError, match="is an answer of galleries"):
+        gallery.add(name, [paint(PURPLE, seed=1)])
+    with pytest.raises(ValueError, match="is an answer of galleries"):
+        gallery.rename(list(gallery.contents.paths())[:1], name)

@@ -1,11 +1,15 @@
 """The folder of a gallery: whole after a kill, two writers at once, readers meanwhile, and damage that is named."""
 
+import contextlib
 import json
+import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,7 +19,7 @@ from tiny_galleries import COLOURS, colour_gallery, colours, paint, tiny_viewer
 from vitrail.gallery.editing import change
 from vitrail.gallery.gallery import Gallery
 from vitrail.gallery.manifest import MANIFEST_FILE, read_manifest
-from vitrail.gallery.store import Writer, read_state, writing
+from vitrail.gallery.store import Writer, check_new, read_state, writing
 
 # Adds the first image again and again, without its model; says so after each time.
 ADDING = """
@@ -211,3 +215,32 @@ def test_paths_of_any_encoding_come_back(tmp_path: Path) -> None:
 def test_vectors_are_of_length_one(tmp_path: Path) -> None:
     gallery, _ = Gallery.build(tiny_viewer(), colours(count=2), folder=tmp_path / "g")
     assert torch.allclose(gallery.contents.vectors.norm(dim=1), torch.ones(8), atol=1e-5)
+
+
+@contextlib.contextmanager
+def as_nobody() -> Iterator[None]:
+    """As a user who may read only what all may."""
+    own = os.geteuid()
+    if own == 0:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(own)
+
+
+def test_what_may_not_be_read_is_told_by_its_name() -> None:
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        folder.chmod(0o755)
+        gallery = colour_gallery(folder / "g")
+        gallery.folder.chmod(0o755)
+        (part,) = gallery.folder.glob("part-*")
+        part.chmod(0)
+        (folder / "closed").mkdir(mode=0)
+        with as_nobody():
+            with pytest.raises(ValueError, match=rf"can't be read: {part.name}: Permission denied"):
+                read_state(gallery.folder)
+            with pytest.raises(ValueError, match=r"can't be made in .*: Permission denied"):
+                check_new(folder / "closed" / "g")
+        (folder / "closed").chmod(0o755)

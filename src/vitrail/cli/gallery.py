@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import difflib
 import json
 import os
 import sys
@@ -18,7 +19,16 @@ from vitrail.cli.gallery_text import (
     hit_line,
     hit_record,
 )
-from vitrail.cli.passes import KEYS, Passes, load_seeing, make_extraction, show_progress, split_words
+from vitrail.cli.passes import (
+    KEYS,
+    Passes,
+    load_seeing,
+    make_extraction,
+    read_whole,
+    share_of_val,
+    show_progress,
+    split_words,
+)
 from vitrail.cli.predict import find_images
 
 if TYPE_CHECKING:
@@ -99,14 +109,15 @@ def _build(arguments: argparse.Namespace) -> int:
         index=str(settings.get("index", "exact")),
         is_half=_flag(settings, "half"),
         false_reject=_number(settings, "false_reject", Choices.false_reject),
-        thumbnails=int(_number(settings, "thumbnails", 0)) if "thumbnails" in settings else None,
+        thumbnails=read_whole(settings["thumbnails"], "thumbnails", least=0) if "thumbnails" in settings else None,
         cache=_text(settings.get("cache")),
     )
-    data = _open_data(settings)
+    share = share_of_val(words)
+    data = _open_data(settings, share)
     trained = load_seeing(words[0], settings)
     choose_levels(data, choices, trained_on=trained.level)  # what is wrong shows before the work begins
     choose_index(choices.index, num_images=len(data))
-    held_out = _open_held_out(settings, data)
+    held_out = _open_held_out(settings, data, share)
     source = words[0] if words[0].startswith("hf://") else os.path.abspath(os.path.expanduser(words[0]))
     total = len(data) + (0 if held_out is None else len(held_out))
     with show_progress("embeddings", total=total) as advance:
@@ -130,8 +141,13 @@ def _add(arguments: argparse.Namespace) -> int:
         raise ValueError("write `vitrail gallery add G LABEL IMAGE...`")
     folder, label, *places = words
     gallery = _open(folder, settings)
+    known = gallery.counts(gallery.manifest.coarse) if gallery.manifest.coarse else {}
     added = gallery.add(label, find_images(places), coarse=arguments.coarse)
     _name_unread(added.unread)
+    if added.coarse is not None and added.coarse not in known:
+        near = difflib.get_close_matches(added.coarse, known, n=1)
+        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        print(f"{added.coarse!r} is a new class of {gallery.manifest.coarse}{hint}", file=sys.stderr)
     report = {"label": label, "coarse": added.coarse, "added": added.count, "images_of_label": gallery.counts()[label]}
     of = f" ({added.coarse})" if added.coarse else ""
     line = f"{added.count:,} added to {label}{of}, now {report['images_of_label']:,} in all"
@@ -180,18 +196,24 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     if len(words) > 1 and ("lists" in settings or "model" in settings):
         raise ValueError("lists= and model= are of one gallery: evaluate it alone")
     from vitrail.data.datasets import open_dataset
+    from vitrail.evaluation.ranked_lists import check_picture
 
-    data = open_dataset(str(settings["data"]), str(settings.get("split", "val")))
+    lists = None
+    if "lists" in settings:
+        lists = Path(str(settings["lists"])).expanduser()
+        check_picture(lists)
+    share = share_of_val([_find_source(word, settings) for word in words])
+    data = open_dataset(str(settings["data"]), str(settings.get("split", "val")), val_share=share)
     reports = []
     for word in words:
         gallery = _open(word, settings)
         with show_progress(word, total=len(data)) as advance:
             found = gallery.evaluate(data, cache=_text(settings.get("cache")), advance=advance)
         reports.append({"gallery": word, "trained_on": gallery.manifest.model.level, **found})
-        if "lists" in settings:
+        if lists is not None:
             from vitrail.gallery.lists import draw_lists
 
-            draw_lists(gallery, data, Path(str(settings["lists"])).expanduser())
+            draw_lists(gallery, data, lists)
     content = reports[0] if len(reports) == 1 else reports
     _show(content, is_json=arguments.json, lines=lambda _: evaluation_lines(reports))
     return 0
@@ -252,8 +274,8 @@ def _name(arguments: argparse.Namespace) -> int:
     folder, number, label = words
     gallery = Gallery(folder)
     try:
-        groups = json.loads((gallery.folder / _GROUPS_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        groups = [list(map(str, group)) for group in json.loads((gallery.folder / _GROUPS_FILE).read_text("utf-8"))]
+    except (OSError, ValueError, TypeError):
         raise ValueError(f"no groups were suggested for {folder}: `vitrail gallery suggest {folder}` first") from None
     if not number.isdecimal() or not 1 <= int(number) <= len(groups):
         raise ValueError(f"there are groups 1 to {len(groups)}, and not {number!r}")
@@ -268,15 +290,24 @@ def _open(folder: str, settings: Mapping[str, Any]) -> "Gallery":
     from vitrail.gallery.gallery import Gallery
     from vitrail.gallery.manifest import read_manifest
 
+    source = _find_source(folder, settings)
     entry = read_manifest(Path(folder).expanduser()).model
-    source = str(settings.get("model", entry.source or ""))
-    if not source:
-        raise ValueError(f"the gallery {folder} does not say where its model ({entry.name}) is: add model=PLACE")
     size = list(entry.image_size) if isinstance(entry.image_size, tuple) else entry.image_size
     seen = {"image_size": size, "crop_ratio": entry.crop_ratio}
     trunk = settings.get("trunk", entry.trunk)
     trained = load_seeing(source, {**seen, **({} if trunk is None else {"trunk": trunk})})
     return Gallery(folder, model=_extraction(trained, None, settings))
+
+
+def _find_source(folder: str, settings: Mapping[str, Any]) -> str:
+    """Where the model of a gallery is."""
+    from vitrail.gallery.manifest import read_manifest
+
+    entry = read_manifest(Path(folder).expanduser()).model
+    source = str(settings.get("model", entry.source or ""))
+    if not source:
+        raise ValueError(f"the gallery {folder} does not say where its model ({entry.name}) is: add model=PLACE")
+    return source
 
 
 def _extraction(trained: Any, data: "Dataset | None", settings: Mapping[str, Any]) -> "Extraction":
@@ -294,18 +325,18 @@ def _embed(arguments: argparse.Namespace) -> "tuple[Gallery, list[str], Any]":
     return gallery, paths, gallery.embed(paths)
 
 
-def _open_data(settings: Mapping[str, Any]) -> "Dataset":
-    """The split that is asked for, or all of them."""
+def _open_data(settings: Mapping[str, Any], share: float) -> "Dataset":
+    """The split that is asked for, or all of them; `share` is held out where the data has no val."""
     from vitrail.data.datasets import open_dataset, open_source
     from vitrail.gallery.images import AllSplits
 
     split = str(settings.get("split", "train"))
     if split == _ALL:
-        return AllSplits(open_source(str(settings["data"])))
-    return open_dataset(str(settings["data"]), split)
+        return AllSplits(open_source(str(settings["data"]), val_share=share))
+    return open_dataset(str(settings["data"]), split, val_share=share)
 
 
-def _open_held_out(settings: Mapping[str, Any], data: "Dataset") -> "Dataset | None":
+def _open_held_out(settings: Mapping[str, Any], data: "Dataset", share: float) -> "Dataset | None":
     """The split that sets the threshold: the one asked for, or val where there is one and it is not in the gallery."""
     from vitrail.data.datasets import open_dataset, open_source
     from vitrail.data.splits import canonical
@@ -314,10 +345,10 @@ def _open_held_out(settings: Mapping[str, Any], data: "Dataset") -> "Dataset | N
     if split in (None, "none"):
         return None
     if "held_out" not in settings:
-        splits = {canonical(name) for name in open_source(str(settings["data"])).splits}
+        splits = {canonical(name) for name in open_source(str(settings["data"]), val_share=share).splits}
         if "val" not in splits or canonical(data.split) in ("val", _ALL):
             return None
-    return open_dataset(str(settings["data"]), str(split))
+    return open_dataset(str(settings["data"]), str(split), val_share=share)
 
 
 def _keep_groups(gallery: "Gallery", groups: Sequence[Sequence[str]]) -> None:

@@ -89,6 +89,9 @@ def evaluation_lines(reports: Sequence[Mapping[str, Any]]) -> Iterable[str]:
         yield "  ".join((" " * width, *(f"{_FIGURES[name]:>11}" for name in names)))
         for level, row in report["levels"].items():
             yield "  ".join((f"{level:<{width}}", *(_cell(row.get(name)) for name in names))).rstrip()
+        if report["num_unnamed"]:
+            count = f"{report['num_unnamed']:,} of {report['num_in_gallery']:,} images"
+            yield f"{count} of the gallery have no name, and answer so"
         if report.get("false_reject") is not None:
             yield f"{report['false_reject']:.1f} % of the images of known classes are answered unknown"
         if report.get("new_rejected") is not None:

@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import difflib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -137,6 +137,12 @@ def find_recipe(source: str) -> "Recipe | None":
         return None
     recipe = read_recipe(folder.recipe_file)
     return stage_of(recipe, recipe.num_stages - 1)
+
+
+def share_of_val(sources: Iterable[str]) -> float:
+    """Which part to hold out of data that has no val, so that no run was trained on it: that of the smallest val."""
+    recipes = [recipe for recipe in map(find_recipe, sources) if recipe is not None]
+    return min((recipe.data.val_share for recipe in recipes), default=0.1)  # a smaller val is a part of a larger one
 
 
 def read_whole(value: Any, key: str, *, least: int = 1) -> int:

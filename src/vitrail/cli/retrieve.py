@@ -9,7 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitrail.cli.passes import KEYS, Passes, find_recipe, load_seeing, make_extraction, show_progress, split_words
+from vitrail.cli.passes import (
+    KEYS,
+    Passes,
+    find_recipe,
+    load_seeing,
+    make_extraction,
+    share_of_val,
+    show_progress,
+    split_words,
+)
 from vitrail.cli.retrieve_text import write_csv, write_tables
 
 if TYPE_CHECKING:
@@ -153,8 +162,7 @@ def _open_task(sources: Sequence[str], settings: Mapping[str, Any], *, num_image
 
     if num_images is not None and num_images < 1:
         raise ValueError(f"--images must be at least 1, not {num_images}")
-    recipes = [recipe for recipe in map(find_recipe, sources) if recipe is not None]
-    share = min((recipe.data.val_share for recipe in recipes), default=0.1)  # a smaller val is a part of a larger one
+    share = share_of_val(sources)
     train = open_dataset(str(settings["data"]), "train", val_share=share)
     val = open_dataset(str(settings["data"]), str(settings.get("split", "val")), val_share=share)
     if val.split == train.split:

@@ -71,7 +71,10 @@ class Pictures:
         if self.with_tsne:
             shown = self._choose_points(queries)
             self._plane_labels = queries.labels[self.finest][shown]
-            self._planes[name] = project_to_plane(queries.vectors[shown])
+            try:
+                self._planes[name] = project_to_plane(queries.vectors[shown])
+            except ValueError as error:
+                _LOGGER.warning("%s is not in tsne.png: %s", name, error)
 
     def draw(self, folder: Path) -> list[str]:
         """Write what was asked for; the names of the files."""

@@ -96,7 +96,7 @@ def _matrix(content: Mapping[str, Any], measure: str) -> Any:
     table.add_column("test \\ train")
     table.add_column("classes", justify="right")
     for run in content["runs"]:
-        table.add_column(f"{run['run']}\n{run['trained_on'] or 'other'}", justify="right")
+        table.add_column(f"{run['run']}\n{run['trained_on'] or 'other'}", justify="right", overflow="fold")
     for level, count in content["levels"].items():
         cells = []
         for run in content["runs"]:

@@ -1,9 +1,11 @@
 """Embeddings of a whole data set, kept on disk so that the next probe of the same model needs no pass over the data."""
 
+import contextlib
 import hashlib
 import json
 import logging
 import os
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -110,11 +112,10 @@ def embed(
     if cache is None:
         return _compute(extraction, data, advance=advance)
     folder = Path(cache).expanduser()
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"{folder}: is a file; the cache of embeddings is a folder")
     path = folder / f"features-{extraction.key(data)}.safetensors"
     known = _read(path)
     if known is None:
+        _check_writable(folder)
         known = _compute(extraction, data, advance=advance)
         _write(known, path)
     else:
@@ -174,9 +175,9 @@ def _digest_image(digest: "hashlib._Hash", data: Dataset, index: int) -> None:
 
 def _read(path: Path) -> Embeddings | None:
     """The embeddings of a file; None where there is none, or it is damaged and has to be made again."""
-    if not path.is_file():
-        return None
     try:
+        if not path.is_file():
+            return None
         with safe_open(path, framework="pt") as file:
             unread = json.loads((file.metadata() or {})[_UNREAD_KEY])
             return Embeddings(
@@ -185,6 +186,19 @@ def _read(path: Path) -> Embeddings | None:
     except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
         _LOGGER.warning("%s is damaged (%s): the embeddings are computed again", path, error)
         return None
+
+
+def _check_writable(folder: Path) -> None:
+    """Say before the work that its results can't be kept."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except FileExistsError:
+        raise ValueError(f"{folder}: is a file; the cache of embeddings is a folder") from None
+    except OSError as error:
+        told = error.strerror or error
+        raise ValueError(f"the embeddings can't be kept in {folder} ({told}): choose another cache") from None
 
 
 def _write(embeddings: Embeddings, path: Path) -> None:
@@ -198,4 +212,5 @@ def _write(embeddings: Embeddings, path: Path) -> None:
     except (OSError, SafetensorError) as error:
         raise ValueError(f"the embeddings can't be kept in {path.parent} ({error}): choose another cache") from None
     finally:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)

@@ -48,6 +48,14 @@ def draw_ranked_lists(lists: Sequence[RankedList]) -> Image.Image:
     return sheet
 
 
+def check_picture(path: Path) -> None:
+    """Say before the work that a picture can't be written there."""
+    if path.suffix.lower() not in Image.registered_extensions():
+        raise ValueError(f"{path} is no name of a picture: let it end with .png")
+    if not path.parent.is_dir():
+        raise ValueError(f"{path.parent} is no folder: make it first, or write the picture elsewhere")
+
+
 def save_ranked_lists(lists: Sequence[RankedList], path: Path) -> Path:
     """Write the picture; its ending says the format."""
     try:

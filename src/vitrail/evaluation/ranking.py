@@ -28,19 +28,21 @@ class Conditioning:
 def condition(probabilities: Tensor, coarse: Tensor) -> Conditioning:
     """Equation 2.5: the logarithm of the odds that the query [queries, coarse classes] is of the image's coarse class.
 
-    Nothing is added for an image whose coarse class is not known (-1).
+    An image whose coarse class is not known (-1) gets what is to be expected: the mean of the classes' by their
+    probabilities. With nothing added it would come before all others wherever no class is likely.
     """
     exact = probabilities.double()
     others = (exact.sum(dim=1, keepdim=True) - exact).clamp(min=_TINY)
-    return Conditioning(_with_unknown((exact.clamp(min=_TINY) / others).log()), coarse)
+    odds = (exact.clamp(min=_TINY) / others).log()
+    return Conditioning(torch.cat([odds, (exact * odds).sum(dim=1, keepdim=True)], dim=1), coarse)
 
 
 def condition_by_oracle(known: Tensor, coarse: Tensor, *, num_classes: int) -> Conditioning:
     """Images of the query's own coarse class `known` [queries] come first; -1: nobody knows it."""
-    bonus = torch.zeros(len(known), num_classes, dtype=torch.float64, device=known.device)
+    bonus = torch.zeros(len(known), num_classes + 1, dtype=torch.float64, device=known.device)
     rows = (known >= 0).nonzero()[:, 0]
     bonus[rows, known[rows]] = _FIRST
-    return Conditioning(_with_unknown(bonus), coarse)
+    return Conditioning(bonus, coarse)
 
 
 def score(queries: Tensor, images: Tensor, *, conditioning: Conditioning | None = None, start: int = 0) -> Tensor:
@@ -74,7 +76,3 @@ def row_chunks(num_rows: int, *, width: int | None = None) -> list[slice]:
     """Rows of a matrix so wide (a block of images, unless told), as many at a time as memory is meant for."""
     step = max(1, _MAX_CELLS // max(1, width or _BLOCK))
     return [slice(start, start + step) for start in range(0, num_rows, step)]
-
-
-def _with_unknown(bonus: Tensor) -> Tensor:
-    return torch.cat([bonus, bonus.new_zeros(len(bonus), 1)], dim=1)

@@ -121,12 +121,13 @@ def evaluate_level(
     coarse: str | None = None,
     probabilities: Tensor | None = None,
     neighbours: int | None = None,
+    unlabelled_vote: bool = False,
 ) -> dict[str, float]:
     """The figures of one model at one test level, in percent: kNN top-1 and top-5, and the mAP of each ranking.
 
     `coarse` is the level that the conditional ranking and the oracle go by, None: there is only the cosine;
     `probabilities` are as for `make_conditioning`. The number of neighbours is chosen on the images of the collection
-    alone, unless it is given.
+    alone, unless it is given. With `unlabelled_vote`, images without a label are neighbours too, for no class.
     """
     asked = (queries.labels[level] >= 0).nonzero()[:, 0]
     train, chosen = images.at(level), queries.choose(asked)
@@ -135,6 +136,9 @@ def evaluate_level(
         raise ValueError(f"there are no labels {level!r} to measure by")
     if neighbours is None:
         neighbours = int(fit_neighbours(train, choices=THESIS_CHOICES).setting["neighbours"])
+    if unlabelled_vote:
+        own, num_classes = images.labels[level], images.num_classes[level]
+        train = Labelled(images.vectors, own.where(own >= 0, num_classes), num_classes + 1)
     scores = score_neighbours(chosen.vectors, train.vectors, train, count=min(neighbours, len(train)))
     figures = {"num_images": len(asked), **measure(scores, targets), "neighbours": neighbours}
     if probabilities is not None:

@@ -68,12 +68,15 @@ class Contents:
 
     def class_index(self, level: str, name: str) -> int:
         """The place of a class that has images."""
-        counts = self.counts(level)
-        if name not in counts:
-            near = difflib.get_close_matches(name, counts, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are: {_some(list(counts))}"
-            raise ValueError(f"no images of {level} {name!r} in the gallery; {hint}")
+        if name not in self.counts(level):
+            raise ValueError(f"no images of {level} {name!r} in the gallery; {self.hint(level, name)}")
         return self.classes(level).index(name)
+
+    def hint(self, level: str, name: str) -> str:
+        """What may have been meant by a class that has no images."""
+        counts = self.counts(level)
+        near = difflib.get_close_matches(name, counts, n=1)
+        return f"did you mean {near[0]!r}?" if near else f"there are: {_some(list(counts))}"
 
     def counts(self, level: str) -> dict[str, int]:
         """The classes that have images, with their number."""
@@ -128,6 +131,8 @@ class Contents:
             return find_neighbours(queries, self.vectors, count=count, conditioning=conditioning)
         num_covered = self._num_covered
         cosines, rows = self._index.search(queries, count=min(count, num_covered))
+        if bool((rows < 0).any()):  # it looks at too few images to find so many
+            return find_neighbours(queries, self.vectors, count=count)
         if num_covered < len(self):  # images that were added since the index was made
             newest = self.vectors[num_covered:]
             more, places = find_neighbours(queries, newest, count=min(count, len(newest)))
@@ -137,20 +142,19 @@ class Contents:
 
     def search(self, queries: Tensor, *, top: int, ranking: str, coarse: str | None) -> list[list[Hit]]:
         """The images that rank first for each query [queries, dim] of length 1."""
-        if top < 1:
-            raise ValueError(f"top must be at least 1, not {top}")
+        _check_top(top)
         conditioning = self.make_conditioning(ranking, queries, coarse=coarse)
         scores, rows = self.nearest(queries, count=top, conditioning=conditioning)
         found = []
         for query, own_scores, own_rows in zip(queries, scores, rows.tolist(), strict=True):
-            kept = [place for place, row in enumerate(own_rows) if row >= 0]
-            cosines = self.vectors[torch.tensor(own_rows)[kept]].float() @ query
-            triples = zip((own_rows[place] for place in kept), cosines.tolist(), own_scores[kept].tolist(), strict=True)
+            cosines = self.vectors[torch.tensor(own_rows)].float() @ query
+            triples = zip(own_rows, cosines.tolist(), own_scores.tolist(), strict=True)
             found.append([Hit(self.path(row), self.describe(row), cosine, s, row) for row, cosine, s in triples])
         return found
 
     def classify(self, queries: Tensor, *, top: int, coarse: str | None, threshold: float | None) -> list[Answer]:
         """Equation 2.6 for each query; with `coarse`, the neighbours are those of that coarse class as far as any."""
+        _check_top(top)
         level = self.state.manifest.fine
         conditioning = self.make_conditioning("cosine" if coarse is None else "oracle", queries, coarse=coarse)
         _, rows = self.nearest(queries, count=self.state.manifest.neighbours, conditioning=conditioning)
@@ -161,7 +165,7 @@ class Contents:
             own = self.class_index(self.state.manifest.coarse, coarse)
             is_allowed = self.labels[self.state.manifest.coarse] == own
         return [
-            self._answer(query, own[own >= 0], names, top=top, is_allowed=is_allowed, threshold=threshold)
+            self._answer(query, own, names, top=top, is_allowed=is_allowed, threshold=threshold)
             for query, own in zip(queries, rows, strict=True)
         ]
 
@@ -207,6 +211,11 @@ class Contents:
     def _place(self, row: int) -> tuple[int, int]:
         part = int(torch.searchsorted(self._starts, row, right=True)) - 1
         return part, row - int(self._starts[part])
+
+
+def _check_top(top: int) -> None:
+    if top < 1:
+        raise ValueError(f"top must be at least 1, not {top}")
 
 
 def _some(names: list[str], *, limit: int = 5) -> str:

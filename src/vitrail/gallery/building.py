@@ -73,13 +73,16 @@ def build_gallery(
     kind = choose_index(choices.index, num_images=len(data))
     vectors, indices, unread = embed_unit(extraction, data, cache=choices.cache, advance=advance)
     labels = _stack_labels(data, tuple(levels), indices)
-    others = None
+    paths = tuple(data.locate(index) for index in indices.tolist())
+    others = own_rows = None
     if held_out is not None:
-        others, _, _ = embed_unit(extraction, held_out, cache=choices.cache, advance=advance)
+        others, places, _ = embed_unit(extraction, held_out, cache=choices.cache, advance=advance)
+        row_of = {path: row for row, path in enumerate(paths)}
+        own_rows = torch.tensor([row_of.get(held_out.locate(place), -1) for place in places.tolist()])
     rows = Rows(
         vectors.half() if choices.is_half else vectors,
         labels,
-        tuple(data.locate(index) for index in indices.tolist()),
+        paths,
         _make_thumbnails(data, indices, labels, limit=choices.thumbnails),
     )
     with writing(folder, is_new=True) as writer:
@@ -99,7 +102,9 @@ def build_gallery(
             levels=levels,
             coarse=_name_coarse(levels, choices, data, trained_on=origin.level),
             neighbours=_choose_neighbours(vectors, labels, levels),
-            threshold=set_threshold(vectors, others, false_reject=choices.false_reject, name=_name(held_out)),
+            threshold=set_threshold(
+                vectors, others, without=own_rows, false_reject=choices.false_reject, name=_name(held_out)
+            ),
             wanted_index=kind,
             parts=(part,),
         )
@@ -128,16 +133,23 @@ def choose_levels(data: Dataset, choices: Choices, *, trained_on: str | None) ->
     return {name: single[name] for name in (*first, *single)}
 
 
-def set_threshold(vectors: Tensor, held_out: Tensor | None, *, false_reject: float, name: str) -> Threshold | None:
-    """The cosine that `false_reject` of the held-out images do not reach to their nearest; None with too few images."""
+def set_threshold(
+    vectors: Tensor, held_out: Tensor | None, *, without: Tensor | None = None, false_reject: float, name: str
+) -> Threshold | None:
+    """The cosine that `false_reject` of the held-out images do not reach to their nearest; None with too few images.
+
+    `without` says in which row of the gallery a held-out image is itself (-1: in none): it is no neighbour of its own.
+    """
     if held_out is not None:
-        nearest, _ = find_neighbours(held_out, vectors, count=1)
+        nearest, _ = find_neighbours(held_out, vectors, count=1, without=without)
     elif len(vectors) > 1:
         asked = torch.randperm(len(vectors), generator=torch.Generator().manual_seed(0))[:_MAX_ASKED]
         nearest, _ = find_neighbours(vectors[asked], vectors, count=1, without=asked)
     else:
         return None
-    ordered = nearest[:, 0].double().sort().values
+    ordered = nearest[nearest.isfinite()].double().sort().values
+    if not len(ordered):  # there is no other image
+        return None
     place = int(false_reject * len(ordered))  # so many lie below
     cosine = ordered[place].item()
     return Threshold(

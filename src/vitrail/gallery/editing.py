@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from vitrail.gallery.answers import Contents
+from vitrail.gallery.answers import UNKNOWN, UNNAMED, Contents
 from vitrail.gallery.building import with_index
 from vitrail.gallery.manifest import Manifest, Part
 from vitrail.gallery.parts import Rows, read_part, write_part
@@ -53,6 +53,9 @@ def label_rows(contents: Contents, label: str, *, coarse: str | None) -> tuple[T
     """
     if not label.strip():
         raise ValueError("the label is empty: give the class a name")
+    for name in (label, coarse):
+        if name in (UNKNOWN, UNNAMED):
+            raise ValueError(f"{name!r} is an answer of galleries, not a class: choose another name")
     manifest = contents.state.manifest
     levels = dict(manifest.levels)
     own = torch.full((len(levels),), -1, dtype=torch.int32)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from torch import Tensor
+from torch.nn import functional
 
 from vitrail.data.contract import Dataset
 from vitrail.data.quarantine import Problem
@@ -98,6 +99,8 @@ class Gallery:
     def embed(self, images: Sequence[AnyImage]) -> Tensor:
         """Embeddings of length 1 [images, dim]; an image that can't be read is an error."""
         extraction = self.extraction
+        if not len(images):
+            raise ValueError("no images given")
         data, unread = find_readable(images)
         if unread:
             raise ValueError(f"{unread[0].path} {unread[0].detail}")
@@ -112,25 +115,27 @@ class Gallery:
     def search_vectors(
         self, vectors: Tensor, *, top: int = 10, rank: str | None = None, coarse: str | None = None
     ) -> list[list[Hit]]:
-        """The same for embeddings of length 1 [images, dim]."""
+        """The same for embeddings [images, dim]."""
         ranking = rank or ("cosine" if coarse is None else "oracle")
         if coarse is not None and ranking != "oracle":
-            raise ValueError(f"a coarse class is what the oracle ranking goes by: leave it out, or rank {ranking}")
-        return self._contents.search(vectors, top=top, ranking=ranking, coarse=coarse)
+            raise ValueError(f"a coarse class is for the oracle ranking: leave it out, or rank oracle, not {ranking}")
+        return self._contents.search(self._as_queries(vectors), top=top, ranking=ranking, coarse=coarse)
 
     def classify(self, image: AnyImage, *, top: int = 5, coarse: str | None = None) -> Answer:
         """What the image shows, by its neighbours (equation 2.6), or `unknown` where it is far from everything."""
         return self.classify_vectors(self.embed([image]), top=top, coarse=coarse)[0]
 
     def classify_vectors(self, vectors: Tensor, *, top: int = 5, coarse: str | None = None) -> list[Answer]:
-        """The same for embeddings of length 1 [images, dim]."""
+        """The same for embeddings [images, dim]."""
         threshold = self.manifest.threshold
         cosine = None if threshold is None else threshold.cosine
-        return self._contents.classify(vectors, top=top, coarse=coarse, threshold=cosine)
+        return self._contents.classify(self._as_queries(vectors), top=top, coarse=coarse, threshold=cosine)
 
     def add(self, label: str, images: Sequence[AnyImage], *, coarse: str | None = None) -> Added:
         """Add images of one class, new or known; answers change at once. An image that is there already is replaced."""
-        if not images:
+        if isinstance(images, (str, os.PathLike)):
+            raise ValueError(f"images are a list, such as [{os.fspath(images)!r}]")
+        if not len(images):
             raise ValueError(f"no images of {label!r} given")
         extraction = self.extraction
         data, unread = find_readable(images)
@@ -166,7 +171,7 @@ class Gallery:
                 wanted = {name, os.path.abspath(os.path.expanduser(name))}
                 rows = [row for row, path in enumerate(contents.paths()) if path in wanted]
             if not rows:
-                contents.class_index(fine, name)  # says what is near
+                raise ValueError(f"no {fine} and no image {name!r} in the gallery; {contents.hint(fine, name)}")
             change(writer, state, without=rows)
         self.refresh()
         return len(rows)
@@ -211,6 +216,11 @@ class Gallery:
                 "the gallery was opened without its model: Gallery(folder, model=vitrail.load_trained(RUN))"
             )
         return self._extraction
+
+    def _as_queries(self, vectors: Tensor) -> Tensor:
+        if vectors.ndim != 2 or vectors.shape[1] != self.manifest.dim:
+            raise ValueError(f"embeddings are [images, {self.manifest.dim}], not {list(vectors.shape)}")
+        return functional.normalize(vectors.float(), dim=1)
 
     def _check(self, extraction: Extraction, manifest: Manifest | None = None) -> Extraction:
         """Embeddings of two models can't be compared."""

@@ -25,7 +25,7 @@ def measure_gallery(
     """Figures in percent for each level that the gallery and the data have in common, with classes matched by name.
 
     Images of classes that the gallery does not have can't be answered rightly: they take no part in a level's figures,
-    and it is told how many of them are answered `unknown`.
+    and it is told how many of them are answered `unknown`. Neighbours without a name answer as they do in `classify`.
     """
     manifest = contents.state.manifest
     common = [level for level in manifest.levels if level in data.levels and not data.levels[level].is_multiple]
@@ -47,13 +47,16 @@ def measure_gallery(
     for level in common:
         if bool((labels[level] >= 0).any()):
             other = coarse if level != coarse else None  # known classes leave nothing to rank by them
-            figures[level] = evaluate_level(queries, images, level, coarse=other, neighbours=manifest.neighbours)
+            figures[level] = evaluate_level(
+                queries, images, level, coarse=other, neighbours=manifest.neighbours, unlabelled_vote=True
+            )
     return {
         "data": data.name,
         "split": data.split,
         "num_images": len(vectors),
         "num_left_out": len(unread),
         "num_in_gallery": len(contents),
+        "num_unnamed": int((contents.labels[manifest.fine] < 0).sum()),
         "neighbours": manifest.neighbours,
         "levels": figures,
         **_measure_unknown(contents, vectors, labels[common[0]] < 0),

@@ -1,6 +1,7 @@
 """A page that shows a gallery, or groups of its images: one file with all pictures in it, for any browser."""
 
 import base64
+import contextlib
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -105,5 +106,6 @@ def _write(path: Path, *, title: str, lead: str, cards: Sequence[tuple[str, str]
     except OSError as error:
         raise ValueError(f"{path} can't be written: {error.strerror}") from None
     finally:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
     return path

@@ -97,6 +97,8 @@ def read_part(folder: Path, part: Part, manifest: Manifest) -> StoredPart:
     try:
         if size != part.size:
             raise ValueError(f"it has {size:,} bytes instead of {part.size:,}")
+        with path.open("rb"):  # says what is wrong, where safetensors says that there is no file
+            pass
         with safe_open(path, framework="pt") as file:
             names = ("vectors", "labels", "thumbnails", "thumbnail_ends")
             vectors, labels, thumbnails, ends = map(file.get_tensor, names)

@@ -43,17 +43,27 @@ def read_state(folder: Path) -> State:
             missing = error
             if read_manifest(folder).generation == manifest.generation:
                 break
+        except OSError as error:
+            name = Path(str(error.filename)).name
+            raise ValueError(f"the gallery {folder} can't be read: {name}: {error.strerror}") from None
     raise ValueError(f"the gallery {folder} is damaged: {Path(str(missing.filename)).name} is missing")
 
 
 def check_new(folder: Path) -> None:
     """Refuse a place for a new gallery that holds something else; what a killed `build` left is no hindrance."""
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"{folder} is a file; a gallery is a folder")
-    if (folder / MANIFEST_FILE).exists():
-        raise ValueError(f"{folder} holds a gallery already: choose another place, or remove it first")
-    if folder.is_dir() and any(not _OURS.fullmatch(path.name) for path in folder.iterdir()):
-        raise ValueError(f"{folder} holds something else: choose an empty or new folder")
+    try:
+        if folder.exists() and not folder.is_dir():
+            raise ValueError(f"{folder} is a file; a gallery is a folder")
+        if (folder / MANIFEST_FILE).exists():
+            raise ValueError(f"{folder} holds a gallery already: choose another place, or remove it first")
+        if folder.is_dir() and any(not _OURS.fullmatch(path.name) for path in folder.iterdir()):
+            raise ValueError(f"{folder} holds something else: choose an empty or new folder")
+        there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    except OSError as error:
+        raise ValueError(f"a gallery can't be made in {folder}: {error.strerror}") from None
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        what = "may not be written to" if there.is_dir() else "is a file"
+        raise ValueError(f"a gallery can't be made in {folder}: {there} {what}")
 
 
 class Writer:

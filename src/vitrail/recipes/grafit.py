@@ -38,7 +38,7 @@ def _procedure(name: str, data: str) -> Recipe:
 def baseline(data: str = "imagenet") -> Recipe:
     """A classifier of the labels that there are, whose trunk is the embedding.
 
-    Command: vitrail train grafit_baseline data=FOLDER data.level=coarse out=runs/baseline
+    Command: vitrail train grafit_baseline data=FOLDER out=runs/baseline
     Cost: not in the thesis.
     Published: from the coarse labels 54.7 % by kNN and 22.7 mAP on the classes of ImageNet, 71.8 and 42.5 on those of
         CIFAR-100 (thesis table 2.7).
@@ -50,7 +50,7 @@ def baseline(data: str = "imagenet") -> Recipe:
 def snca(data: str = "imagenet") -> Recipe:
     """Neighbours by label, with a linear projector and the training of its authors.
 
-    Command: vitrail train grafit_snca data=FOLDER data.level=coarse out=runs/snca
+    Command: vitrail train grafit_snca data=FOLDER out=runs/snca
     Cost: not in the thesis.
     Published: by its authors, from the coarse labels 52.8 % by kNN on the classes of ImageNet and 62.3 on those of
         CIFAR-100 (thesis table 2.4). Wu et al. (2018): 130 epochs in batches of 256, the learning rate of 0.1 divided
@@ -71,7 +71,7 @@ def snca(data: str = "imagenet") -> Recipe:
 def snca_plus(data: str = "imagenet") -> Recipe:
     """Neighbours by label, with Grafit's projector and training.
 
-    Command: vitrail train grafit_snca_plus data=FOLDER data.level=coarse out=runs/snca_plus
+    Command: vitrail train grafit_snca_plus data=FOLDER out=runs/snca_plus
     Cost: not in the thesis.
     Published: from the coarse labels 55.4 % by kNN and 31.8 mAP on the classes of ImageNet, 72.2 and 35.9 on those of
         CIFAR-100 (thesis table 2.7).
@@ -95,7 +95,7 @@ def clusterfit_plus(data: str = "imagenet") -> Recipe:
 def grafit(data: str = "imagenet", projector: str = "mlp") -> Recipe:
     """Neighbours by label and instances together: a fine embedding from coarse labels.
 
-    Command: vitrail train grafit data=FOLDER data.level=coarse out=runs/grafit
+    Command: vitrail train grafit data=FOLDER out=runs/grafit
     Cost: not in the thesis.
     Published: from the coarse labels 69.1 % by kNN and 42.9 mAP, conditioned, on the classes of ImageNet, 77.7 and 55.7
         on those of CIFAR-100; with the linear projector (grafit_fc) 69.1 and 44.4, 75.6 and 55.0 (thesis table 2.7).
@@ -128,7 +128,7 @@ def _neighbours(name: str, data: str, *, projector: str) -> Recipe:
 def fine_tune_grafit() -> Recipe:
     """A pre-trained DeiT-Ti fine-tuned with Grafit on thousands of photographs, at 112 pixels.
 
-    Command: vitrail train fine_tune_grafit init=WEIGHTS data=FOLDER data.level=coarse out=runs/mine
+    Command: vitrail train fine_tune_grafit init=WEIGHTS data=FOLDER out=runs/mine
     Cost: 5 minutes an epoch of 3,680 pictures on one core (AVX2), beside other processes.
     Published: nothing, it is ours.
     Ours: 73.7 % by kNN and 41.6 mAP on the breeds of Oxford-IIIT Pet from the species alone, after 4 epochs
