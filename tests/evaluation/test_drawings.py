@@ -27,6 +27,14 @@ def test_planes_have_a_panel_for_each_model_and_a_legend_where_it_fits(tmp_path:
     assert colours_of(many) > colours_of(one) > 3
 
 
+def test_a_few_of_many_classes_have_a_colour_each(tmp_path: Path) -> None:
+    places, labels = torch.randn(60, 2), torch.tensor([3, 23, 33]).repeat(20)
+    path = draw_planes({"a": places}, labels, [f"class {i}" for i in range(40)], tmp_path / "few.png")
+    with Image.open(path) as image:
+        counts = {colour: count for count, colour in image.convert("RGB").getcolors(1_000_000) or ()}
+    assert all(counts.get(colour, 0) > 100 for colour in ((31, 119, 180), (255, 127, 14), (44, 160, 44)))
+
+
 def test_each_energy_curve_is_drawn(tmp_path: Path) -> None:
     curve = torch.linspace(0.1, 1.0, 10)
     one = draw_energies({"a": curve}, tmp_path / "one.png")

@@ -24,15 +24,19 @@ def draw_planes(planes: Mapping[str, Tensor], labels: Tensor, classes: Sequence[
     figure = Figure(figsize=(4.5 * columns + is_named * 2.2 * num_columns, 4.6 * rows), layout="constrained")
     FigureCanvasAgg(figure)
     panels = figure.subplots(rows, columns, squeeze=False).flatten()
-    colours = matplotlib.colormaps["tab20" if len(classes) > 10 else "tab10"]
+    colours = matplotlib.colormaps["tab20" if len(seen) > 10 else "tab10"]
     for panel, (name, places) in zip(panels, planes.items(), strict=False):
         points = places.numpy()
-        for number in (-1, *seen):
-            chosen = points[(labels == number).numpy()]
-            colour = _OTHERS if number < 0 else colours(number % colours.N)
-            mark = _MARKS[max(number, 0) // colours.N % len(_MARKS)]
+        panel.scatter(*points[(labels < 0).numpy()].T, s=10, color=_OTHERS, linewidths=0)
+        for rank, number in enumerate(seen):
+            mark = _MARKS[rank // colours.N % len(_MARKS)]
             panel.scatter(
-                *chosen.T, s=10, color=colour, marker=mark, linewidths=0, label="" if number < 0 else classes[number]
+                *points[(labels == number).numpy()].T,
+                s=10,
+                color=colours(rank % colours.N),
+                marker=mark,
+                linewidths=0,
+                label=classes[number],
             )
         panel.set_title(name, fontsize=10)
         panel.set_xticks([])
