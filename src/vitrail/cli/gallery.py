@@ -3,21 +3,21 @@
 import argparse
 import dataclasses
 import difflib
-import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vitrail.cli.gallery_groups import name_group, suggest
 from vitrail.cli.gallery_text import (
     answer_line,
     describe,
     describe_lines,
     evaluation_lines,
-    group_lines,
     hit_line,
     hit_record,
+    show,
 )
 from vitrail.cli.passes import (
     KEYS,
@@ -45,7 +45,6 @@ _ALL = "all"  # splits
 _NAMED = 10  # images that could not be read
 _INCOMPLETE = 1  # exit code: some images could not be read
 _RANKINGS = ("cosine", "conditional", "oracle")
-_GROUPS_FILE, _GROUPS_PAGE = "suggestions.json", "suggestions.html"
 _ACTIONS = {
     "build": ("RUN key=value...", f"make a gallery of data; keys: {', '.join(_BUILD)}"),
     "add": ("G LABEL IMAGE...", "add images of one class, new or known"),
@@ -86,8 +85,8 @@ def run(arguments: argparse.Namespace) -> int:
         "classify": _classify,
         "evaluate": _evaluate,
         "report": _report,
-        "suggest": _suggest,
-        "name": _name,
+        "suggest": suggest,
+        "name": name_group,
     }
     return actions[arguments.action](arguments)
 
@@ -131,7 +130,7 @@ def _build(arguments: argparse.Namespace) -> int:
             advance=advance,
         )
     _name_unread(unread)
-    _show(describe(Gallery(folder)), is_json=arguments.json, lines=describe_lines)
+    show(describe(Gallery(folder)), is_json=arguments.json, lines=describe_lines)
     return _INCOMPLETE if unread else 0
 
 
@@ -151,7 +150,7 @@ def _add(arguments: argparse.Namespace) -> int:
     report = {"label": label, "coarse": added.coarse, "added": added.count, "images_of_label": gallery.counts()[label]}
     of = f" ({added.coarse})" if added.coarse else ""
     line = f"{added.count:,} added to {label}{of}, now {report['images_of_label']:,} in all"
-    _show(report, is_json=arguments.json, lines=lambda _: [line])
+    show(report, is_json=arguments.json, lines=lambda _: [line])
     return _INCOMPLETE if added.unread else 0
 
 
@@ -162,7 +161,7 @@ def _remove(arguments: argparse.Namespace) -> int:
     from vitrail.gallery.gallery import Gallery
 
     count = Gallery(words[0]).remove(words[1])
-    _show({"removed": count}, is_json=arguments.json, lines=lambda _: [f"{count:,} removed"])
+    show({"removed": count}, is_json=arguments.json, lines=lambda _: [f"{count:,} removed"])
     return 0
 
 
@@ -173,7 +172,7 @@ def _search(arguments: argparse.Namespace) -> int:
         {"image": path, "hits": [hit_record(hit) for hit in hits]} for path, hits in zip(paths, found, strict=True)
     ]
     lines = [line for path, hits in zip(paths, found, strict=True) for line in (path, *map(hit_line, hits))]
-    _show(report, is_json=arguments.json, lines=lambda _: lines)
+    show(report, is_json=arguments.json, lines=lambda _: lines)
     return 0
 
 
@@ -184,7 +183,7 @@ def _classify(arguments: argparse.Namespace) -> int:
     report = [{"image": path, **dataclasses.asdict(answer)} for path, answer in pairs]
     for record in report:
         record["probabilities"] = [{"label": name, "probability": p} for name, p in record["probabilities"]]
-    _show(report, is_json=arguments.json, lines=lambda _: [answer_line(path, answer) for path, answer in pairs])
+    show(report, is_json=arguments.json, lines=lambda _: [answer_line(path, answer) for path, answer in pairs])
     return 0
 
 
@@ -215,7 +214,7 @@ def _evaluate(arguments: argparse.Namespace) -> int:
 
             draw_lists(gallery, data, lists)
     content = reports[0] if len(reports) == 1 else reports
-    _show(content, is_json=arguments.json, lines=lambda _: evaluation_lines(reports))
+    show(content, is_json=arguments.json, lines=lambda _: evaluation_lines(reports))
     return 0
 
 
@@ -228,60 +227,7 @@ def _report(arguments: argparse.Namespace) -> int:
     gallery = Gallery(words[0])
     page = gallery.report(_text(settings.get("out")))
     report = {**describe(gallery), "classes": gallery.counts(), "page": str(page)}
-    _show(report, is_json=arguments.json, lines=lambda _: [*describe_lines(report), f"the page is {page}"])
-    return 0
-
-
-def _suggest(arguments: argparse.Namespace) -> int:
-    words, settings = split_words(arguments.settings, keys=("out",))
-    if len(words) != 1:
-        raise ValueError("write `vitrail gallery suggest G --coarse NAME`")
-    from vitrail.gallery.gallery import Gallery
-    from vitrail.gallery.page import write_groups
-
-    gallery = Gallery(words[0])
-    groups = gallery.suggest(arguments.coarse, groups=arguments.groups)
-    page = Path(str(settings.get("out", gallery.folder / _GROUPS_PAGE))).expanduser()
-    title = f"Groups of {arguments.coarse or gallery.folder.name}"
-    write_groups(
-        gallery.contents, groups, page, title=title, command=f"vitrail gallery name {words[0]} {{number}} LABEL"
-    )
-    report = {
-        "coarse": arguments.coarse,
-        "page": str(page),
-        "groups": [
-            {
-                "group": number,
-                "count": group.count,
-                "cosine": group.cosine,
-                "labels": dict(group.labels),
-                "examples": [gallery.contents.path(row) for row in group.examples],
-            }
-            for number, group in enumerate(groups, start=1)
-        ],
-    }
-    _keep_groups(gallery, [group.paths for group in groups])
-    _show(report, is_json=arguments.json, lines=group_lines)
-    return 0
-
-
-def _name(arguments: argparse.Namespace) -> int:
-    words, _ = split_words(arguments.settings, keys=())
-    if len(words) != 3:
-        raise ValueError("write `vitrail gallery name G GROUP LABEL`")
-    from vitrail.gallery.gallery import Gallery
-
-    folder, number, label = words
-    gallery = Gallery(folder)
-    try:
-        groups = [list(map(str, group)) for group in json.loads((gallery.folder / _GROUPS_FILE).read_text("utf-8"))]
-    except (OSError, ValueError, TypeError):
-        raise ValueError(f"no groups were suggested for {folder}: `vitrail gallery suggest {folder}` first") from None
-    if not number.isdecimal() or not 1 <= int(number) <= len(groups):
-        raise ValueError(f"there are groups 1 to {len(groups)}, and not {number!r}")
-    count = gallery.rename(groups[int(number) - 1], label)
-    report = {"label": label, "named": count}
-    _show(report, is_json=arguments.json, lines=lambda _: [f"{count:,} images are {label} now"])
+    show(report, is_json=arguments.json, lines=lambda _: [*describe_lines(report), f"the page is {page}"])
     return 0
 
 
@@ -351,15 +297,6 @@ def _open_held_out(settings: Mapping[str, Any], data: "Dataset", share: float) -
     return open_dataset(str(settings["data"]), str(split), val_share=share)
 
 
-def _keep_groups(gallery: "Gallery", groups: Sequence[Sequence[str]]) -> None:
-    from vitrail.gallery.store import writing
-
-    with writing(gallery.folder):
-        temporary = gallery.folder / f".{_GROUPS_FILE}.partial"
-        temporary.write_text(json.dumps(groups), encoding="utf-8")
-        temporary.replace(gallery.folder / _GROUPS_FILE)
-
-
 def _text(value: Any) -> str | None:
     return None if value is None else str(value)
 
@@ -383,11 +320,3 @@ def _name_unread(unread: Sequence[Any]) -> None:
         print(f"left out: {problem.path} {problem.detail}", file=sys.stderr)
     if len(unread) > _NAMED:
         print(f"and {len(unread) - _NAMED:,} more", file=sys.stderr)
-
-
-def _show(report: Any, *, is_json: bool, lines: Callable[[Any], Iterable[str]]) -> None:
-    if is_json:
-        print(json.dumps(report, indent=2))
-        return
-    for line in lines(report):
-        print(line)

@@ -1,6 +1,7 @@
 """What `vitrail gallery` prints."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -102,3 +103,12 @@ def evaluation_lines(reports: Sequence[Mapping[str, Any]]) -> Iterable[str]:
 def _cell(value: float | None) -> str:
     """A count, a figure, or nothing."""
     return f"{'':>11}" if value is None else f"{value:>11,}" if isinstance(value, int) else f"{value:>11,.2f}"
+
+
+def show(report: Any, *, is_json: bool, lines: Callable[[Any], Iterable[str]]) -> None:
+    """Print what was found, for a program or for a person."""
+    if is_json:
+        print(json.dumps(report, indent=2))
+        return
+    for line in lines(report):
+        print(line)

@@ -1,0 +1,79 @@
+"""Groups inside a gallery: what `vitrail gallery suggest` proposes, and `name` names."""
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vitrail.cli.gallery_text import group_lines, show
+from vitrail.cli.passes import split_words
+
+if TYPE_CHECKING:
+    from vitrail.gallery.gallery import Gallery
+
+_GROUPS_FILE, _GROUPS_PAGE = "suggestions.json", "suggestions.html"
+
+
+def suggest(arguments: argparse.Namespace) -> int:
+    """Propose groups, and keep them for `name_group`."""
+    words, settings = split_words(arguments.settings, keys=("out",))
+    if len(words) != 1:
+        raise ValueError("write `vitrail gallery suggest G --coarse NAME`")
+    from vitrail.gallery.gallery import Gallery
+    from vitrail.gallery.page import write_groups
+
+    gallery = Gallery(words[0])
+    groups = gallery.suggest(arguments.coarse, groups=arguments.groups)
+    page = Path(str(settings.get("out", gallery.folder / _GROUPS_PAGE))).expanduser()
+    title = f"Groups of {arguments.coarse or gallery.folder.name}"
+    write_groups(
+        gallery.contents, groups, page, title=title, command=f"vitrail gallery name {words[0]} {{number}} LABEL"
+    )
+    report = {
+        "coarse": arguments.coarse,
+        "page": str(page),
+        "groups": [
+            {
+                "group": number,
+                "count": group.count,
+                "cosine": group.cosine,
+                "labels": dict(group.labels),
+                "examples": [gallery.contents.path(row) for row in group.examples],
+            }
+            for number, group in enumerate(groups, start=1)
+        ],
+    }
+    _keep_groups(gallery, [group.paths for group in groups])
+    show(report, is_json=arguments.json, lines=group_lines)
+    return 0
+
+
+def name_group(arguments: argparse.Namespace) -> int:
+    """Give the images of a group that was suggested their name."""
+    words, _ = split_words(arguments.settings, keys=())
+    if len(words) != 3:
+        raise ValueError("write `vitrail gallery name G GROUP LABEL`")
+    from vitrail.gallery.gallery import Gallery
+
+    folder, number, label = words
+    gallery = Gallery(folder)
+    try:
+        groups = [list(map(str, group)) for group in json.loads((gallery.folder / _GROUPS_FILE).read_text("utf-8"))]
+    except (OSError, ValueError, TypeError):
+        raise ValueError(f"no groups were suggested for {folder}: `vitrail gallery suggest {folder}` first") from None
+    if not number.isdecimal() or not 1 <= int(number) <= len(groups):
+        raise ValueError(f"there are groups 1 to {len(groups)}, and not {number!r}")
+    count = gallery.rename(groups[int(number) - 1], label)
+    report = {"label": label, "named": count}
+    show(report, is_json=arguments.json, lines=lambda _: [f"{count:,} images are {label} now"])
+    return 0
+
+
+def _keep_groups(gallery: "Gallery", groups: Sequence[Sequence[str]]) -> None:
+    from vitrail.gallery.store import writing
+
+    with writing(gallery.folder):
+        temporary = gallery.folder / f".{_GROUPS_FILE}.partial"
+        temporary.write_text(json.dumps(groups), encoding="utf-8")
+        temporary.replace(gallery.folder / _GROUPS_FILE)
