@@ -70,7 +70,10 @@ def peak_memory() -> float:
 
 
 def memory_of(call: Callable[[], object]) -> float:
-    """Gigabytes that a call takes at its peak, beside what the process holds before it (Linux alone)."""
+    """Gigabytes that a call takes at its peak, beside what the process holds before it (Linux alone).
+
+    Memory that was freed before, but is kept by the allocator, is held already: small needs may show as nothing.
+    """
     status = Path("/proc/self/status")
     Path("/proc/self/clear_refs").write_text("5")
     before = _read_peak(status)

@@ -13,6 +13,7 @@ from tiny_runs import run_in
 
 import vitrail
 from vitrail.cli import main
+from vitrail.cli.retrieve_text import write_tables
 
 SHAPES = "shapes:size=16,count=48,val=24"
 TINY = ("model=deit_tiny", "epochs=1")  # a CaiT's LayerScale would leave nearly the same embedding for all images
@@ -192,6 +193,28 @@ def test_a_collapsed_run_has_no_curve_of_energy_but_its_figures(
     assert main(words) == 0
     assert "collapsed has no curve in energy.png: all" in caplog.text
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["retrieval.csv", "retrieval.json"]
+
+
+def test_too_few_images_for_tsne_leave_the_figures(
+    coarse_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+    words = ["retrieve", str(coarse_run), f"data={SHAPES}", f"out={tmp_path / 'out'}", "--tsne", "--images", "4"]
+    assert main(words) == 0
+    assert "is not in tsne.png: t-SNE needs at least 5" in caplog.text
+    assert "kNN top-1" in capsys.readouterr().out
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["retrieval.csv", "retrieval.json"]
+
+
+def test_many_runs_keep_their_names_in_a_narrow_table(capsys: pytest.CaptureFixture[str]) -> None:
+    names = [f"run_with_a_long_name_{number}" for number in range(5)]
+    level = {"top1": 50.0, "neighbours": 10, "map_cosine": 20.0, "coarse": None, "predicted_by": None}
+    facts = {"model": "m", "num_train_classes": 2, "dim": 4, "num_queries": 5, "num_images": 6, "num_left_out": 0}
+    runs = [{"run": name, "trained_on": "label", "levels": {"label": level}, **facts} for name in names]
+    write_tables({"data": "d", "split": "val", "levels": {"label": 2}, "runs": runs})
+    table = capsys.readouterr().out.partition("kNN top-1")[2]
+    assert "…" not in table
+    assert table.count("50.00") == 5
 
 
 def test_tsne_of_one_coarse_class(

@@ -35,6 +35,19 @@ def test_an_approximate_index_finds_nearly_all_that_is_near(tmp_path: Path, kind
 
 
 @pytest.mark.parametrize("kind", ["ivf", "hnsw"])
+def test_as_many_are_found_as_are_asked_for(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    need_faiss()
+    monkeypatch.setattr("vitrail.gallery.index._SEARCH_EFFORT", 8)
+    monkeypatch.setattr("vitrail.gallery.index._LEAST_PROBED", 1)
+    monkeypatch.setattr("vitrail.gallery.index._PER_LIST", 5)
+    gallery = colour_gallery(tmp_path / "g", choices=Choices(index=kind), count=40)
+    vectors = gallery.embed([paint(COLOURS["blue"], seed=700)])
+    index = ApproximateIndex(next(gallery.folder.glob("*.faiss")), count=160, dim=24)
+    assert bool((index.search(vectors, count=160)[1] < 0).any())  # the index alone finds fewer
+    assert len({hit.path for hit in gallery.search_vectors(vectors, top=160)[0]}) == 160
+
+
+@pytest.mark.parametrize("kind", ["ivf", "hnsw"])
 def test_a_gallery_with_an_index_keeps_up_with_changes(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,7 +2,6 @@
 
 import argparse
 import dataclasses
-import difflib
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -140,13 +139,13 @@ def _add(arguments: argparse.Namespace) -> int:
         raise ValueError("write `vitrail gallery add G LABEL IMAGE...`")
     folder, label, *places = words
     gallery = _open(folder, settings)
-    known = gallery.counts(gallery.manifest.coarse) if gallery.manifest.coarse else {}
+    level = gallery.manifest.coarse
+    is_new = arguments.coarse is not None and level is not None and arguments.coarse not in gallery.counts(level)
+    hint = gallery.contents.hint(str(level), arguments.coarse) if is_new else ""
     added = gallery.add(label, find_images(places), coarse=arguments.coarse)
     _name_unread(added.unread)
-    if added.coarse is not None and added.coarse not in known:
-        near = difflib.get_close_matches(added.coarse, known, n=1)
-        hint = f" (did you mean {near[0]!r}?)" if near else ""
-        print(f"{added.coarse!r} is a new class of {gallery.manifest.coarse}{hint}", file=sys.stderr)
+    if is_new:
+        print(f"{added.coarse!r} is a new class of {level} ({hint})", file=sys.stderr)
     report = {"label": label, "coarse": added.coarse, "added": added.count, "images_of_label": gallery.counts()[label]}
     of = f" ({added.coarse})" if added.coarse else ""
     line = f"{added.count:,} added to {label}{of}, now {report['images_of_label']:,} in all"

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from html import escape
 from importlib.resources import files
 
-from vitrail.data.doctor.findings import visible
+from vitrail.data.stored import visible
 
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 

@@ -32,6 +32,7 @@ class _JpegHeader(NamedTuple):
 
 
 def open_jpeg(data: bytes, *, max_pixels: int) -> OpenedImage:
+    """A JPEG, of which the segments before the pixels are read here."""
     header = _read_jpeg_header(data)
     height, width = header.height, header.width
     check_size(height, width, max_pixels=max_pixels)

@@ -46,6 +46,7 @@ class OpenedImage:
 
 
 def check_size(height: int, width: int, *, max_pixels: int) -> None:
+    """Refuse an image without pixels, or with too many."""
     if height <= 0 or width <= 0:
         raise BrokenImageError(f"has no pixels: its size is {width} x {height}")
     if height * width > max_pixels:
@@ -53,6 +54,7 @@ def check_size(height: int, width: int, *, max_pixels: int) -> None:
 
 
 def describe_excess(num_pixels: int, *, limit: int) -> str:
+    """What to say of an image with too many pixels."""
     return f"has {num_pixels / 1e6:,.4g} megapixels, more than the limit of {limit / 1e6:,.4g}"
 
 
@@ -82,4 +84,5 @@ def read_orientation(exif: bytes) -> int:
 
 
 def known_orientation(value: object) -> int:
+    """The value where EXIF knows it, else 1: upright."""
     return value if isinstance(value, int) and 1 <= value <= 8 else 1

@@ -91,12 +91,13 @@ def _find_formats() -> tuple[str, ...]:
     return tuple(name for name in _FORMATS if name in Image.OPEN)
 
 
-def open_with_pillow(data: bytes, *, formats: tuple[str, ...] | None = None) -> Image.Image:
-    """Of the formats that are told, or of all that are taken."""
-    return Image.open(BytesIO(data), formats=formats or _find_formats())
+def open_with_pillow(data: bytes) -> Image.Image:
+    """Of the formats that are taken."""
+    return Image.open(BytesIO(data), formats=_find_formats())
 
 
 def open_other(data: bytes, *, max_pixels: int) -> OpenedImage:
+    """An image of any format that Pillow reads."""
     with pillow_at_work(data, max_pixels=max_pixels):
         image = open_with_pillow(data)
         is_animated = bool(getattr(image, "is_animated", False))
@@ -106,13 +107,14 @@ def open_other(data: bytes, *, max_pixels: int) -> OpenedImage:
     orientation = read_orientation(exif) if isinstance(exif, bytes) else 1
     if orientation >= 5:
         height, width = width, height
-    decode = partial(_decode_other, data, orientation)
+    decode = partial(decode_with_pillow, data, orientation)
     if isinstance(image, TiffImageFile):  # Pillow itself turns it
         orientation = known_orientation(image.tag_v2.get(ORIENTATION_TAG))
     return OpenedImage(height, width, image.format or "", image.mode, is_animated, decode, orientation)
 
 
-def _decode_other(data: bytes, orientation: int, shrink: int) -> Tensor:
+def decode_with_pillow(data: bytes, orientation: int, shrink: int) -> Tensor:
+    """[height, width, 3], turned as the orientation says; in full, whatever the shrink."""
     with pillow_at_work(data):
         image = open_with_pillow(data)
         if image.format == "JPEG2000" and _JPEG2000_END not in data:  # its decoder paints what is missing

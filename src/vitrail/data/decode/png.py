@@ -5,10 +5,8 @@ import zlib
 from dataclasses import replace
 from functools import partial
 
-from torch import Tensor
-
 from vitrail.data.decode.opened import DAMAGED, BrokenImageError, OpenedImage, check_size
-from vitrail.data.decode.pillow import open_other, open_with_pillow, pillow_at_work, to_tensor
+from vitrail.data.decode.pillow import decode_with_pillow, open_other
 
 PNG_START = b"\x89PNG\r\n\x1a\n"
 _PARTS = frozenset((b"IHDR", b"PLTE", b"tRNS", b"eXIf", b"IDAT", b"IEND"))
@@ -26,14 +24,10 @@ def open_png(data: bytes, *, max_pixels: int) -> OpenedImage:
         mode = _PLAIN_MODES.get(tuple(form))
         if mode is not None:
             check_size(height, width, max_pixels=max_pixels)
-            return OpenedImage(height, width, "PNG", mode, is_animated, partial(_decode_plain, pixels_alone))
+            # torchvision's decoder is faster, but ends the process when pixels are missing.
+            decode = partial(decode_with_pillow, pixels_alone, 1)
+            return OpenedImage(height, width, "PNG", mode, is_animated, decode)
     return replace(open_other(pixels_alone, max_pixels=max_pixels), is_animated=is_animated)
-
-
-def _decode_plain(data: bytes, shrink: int) -> Tensor:
-    """By Pillow: torchvision's decoder is faster, but ends the process when pixels are missing."""
-    with pillow_at_work(data):
-        return to_tensor(open_with_pillow(data, formats=("PNG",)))
 
 
 def _find_parts(data: bytes) -> tuple[list[tuple[bytes, bytes]], bool]:

@@ -4,7 +4,8 @@ from html import escape
 
 import numpy as np
 
-from vitrail.data.doctor.findings import Findings, visible
+from vitrail.data.doctor.findings import Findings
+from vitrail.data.stored import visible
 
 _MAX_CLASSES = 60  # rows that are drawn: of more classes the largest and the smallest
 _NUM_BINS = 32

@@ -6,13 +6,7 @@ from enum import Enum
 import numpy as np
 
 from vitrail.data.quarantine import Problem
-
-
-def visible(text: str) -> str:
-    """The text with all that a terminal or a page would not show as it is (controls, broken encodings) as escapes."""
-    if text.isprintable():
-        return text
-    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
+from vitrail.data.stored import visible
 
 
 class Severity(Enum):

@@ -3,7 +3,7 @@
 import math
 from pathlib import Path
 
-from vitrail.data.doctor.findings import visible
+from vitrail.data.stored import visible
 from vitrail.training.report.answers import count_mistakes
 from vitrail.training.report.outcome import describe_against, describe_seconds, measure_outcome
 from vitrail.training.report.record import RunRecord, number, read_run
