@@ -29,8 +29,8 @@ from vitrail.data.blend import IMAGENET_MEAN, IMAGENET_STD, Normalize
 from vitrail.data.loader import Loader
 from vitrail.data.sampler import Sampler
 from vitrail.models.contract import Model
-from vitrail.training.freezing import freeze
-from vitrail.training.optimizer import OptimizerSettings, make_optimizer
+from vitrail.training.loop.freezing import freeze
+from vitrail.training.loop.optimizer import OptimizerSettings, make_optimizer
 
 PARTS = ("all", "attention", "ffn", "head")
 SIZE, BATCH, NUM_CLASSES, MICRO_BATCH = 112, 64, 37, 16

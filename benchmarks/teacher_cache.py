@@ -22,12 +22,12 @@ from PIL import Image
 from rich.console import Console
 
 import vitrail
-from vitrail.training.distributed import World
-from vitrail.training.loop import train
-from vitrail.training.progress import Progress
-from vitrail.training.recipe import Recipe
-from vitrail.training.run_folder import RunFolder
-from vitrail.training.settings import change, parse_assignments
+from vitrail.settings.recipe import Recipe
+from vitrail.settings.text import change, parse_assignments
+from vitrail.training.loop.stages import train
+from vitrail.training.parallel.distributed import World
+from vitrail.training.runs.progress import Progress
+from vitrail.training.runs.run_folder import RunFolder
 
 CASES = [
     # student, teacher

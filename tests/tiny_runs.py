@@ -10,13 +10,13 @@ import pytest
 import torch
 from rich.console import Console
 
-from vitrail.training.checkpoint import Checkpoints
-from vitrail.training.distributed import World
-from vitrail.training.loop import train
-from vitrail.training.progress import Progress
-from vitrail.training.recipe import Recipe
-from vitrail.training.run_folder import RunFolder
-from vitrail.training.settings import change, parse_assignments, write_yaml
+from vitrail.settings.recipe import Recipe
+from vitrail.settings.text import change, parse_assignments, write_yaml
+from vitrail.training.loop.stages import train
+from vitrail.training.parallel.distributed import World
+from vitrail.training.runs.checkpoint import Checkpoints
+from vitrail.training.runs.progress import Progress
+from vitrail.training.runs.run_folder import RunFolder
 
 SETTINGS = (
     "model=cait_xxs24",

@@ -8,7 +8,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from vitrail.objectives.memory import Processes
+from vitrail.tasks.embed.memory import Processes
 
 Result = TypeVar("Result")
 

@@ -5,15 +5,15 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from vitrail.data.datasets import open_dataset
-    from vitrail.deploy import fold
     from vitrail.explain.drawing import draw_maps
     from vitrail.explain.maps import attention_maps
     from vitrail.gallery.gallery import Gallery
+    from vitrail.inference import fold
+    from vitrail.inference.trained import load_pack, load_trained
     from vitrail.inspection.inspection import inspect_model
     from vitrail.models.catalog import create_model, list_models
     from vitrail.models.complexity import complexity
     from vitrail.models.contract import Features
-    from vitrail.training.trained import load_pack, load_trained
     from vitrail.weights import load_model, load_weights, save_model, to_timm
 
 __version__ = "0.1.0"
@@ -46,12 +46,12 @@ _HOMES = {
     "complexity": "vitrail.models.complexity",
     "create_model": "vitrail.models.catalog",
     "draw_maps": "vitrail.explain.drawing",
-    "fold": "vitrail.deploy",
+    "fold": "vitrail.inference",
     "inspect_model": "vitrail.inspection.inspection",
     "list_models": "vitrail.models.catalog",
     "load_model": "vitrail.weights",
-    "load_pack": "vitrail.training.trained",
-    "load_trained": "vitrail.training.trained",
+    "load_pack": "vitrail.inference.trained",
+    "load_trained": "vitrail.inference.trained",
     "load_weights": "vitrail.weights",
     "open_dataset": "vitrail.data.datasets",
     "save_model": "vitrail.weights",

@@ -14,7 +14,7 @@ from tiny_runs import run_in
 import vitrail
 from vitrail.cli import main
 from vitrail.data.datasets import open_dataset
-from vitrail.training.run_folder import RunFolder
+from vitrail.training.runs.run_folder import RunFolder
 
 SHAPES = "shapes:size=16,count=48,val=24"
 FIGURES = ("top1", "top5", "coarse_top1", "class_mean_top1", "calibration_error", "negative_log_likelihood")

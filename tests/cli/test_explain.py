@@ -12,7 +12,7 @@ from tiny_runs import run_in
 
 import vitrail
 from vitrail.cli import main
-from vitrail.training.run_folder import RunFolder
+from vitrail.training.runs.run_folder import RunFolder
 
 
 @pytest.fixture(scope="module")

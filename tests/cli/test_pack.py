@@ -9,7 +9,7 @@ from PIL import Image
 from tiny_runs import run_in
 
 from vitrail.cli import main
-from vitrail.training.run_folder import RunFolder
+from vitrail.training.runs.run_folder import RunFolder
 
 SHAPES = "shapes:size=16,count=48,val=24"
 SHORT = ("epochs=1", "regularisation.ema=null", "augmentation.repeats=1")

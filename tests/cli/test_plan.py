@@ -7,9 +7,9 @@ import pytest
 from tiny_runs import tiny_recipe
 
 from vitrail.cli import main, plan
-from vitrail.training import planning
-from vitrail.training.planning import Plan, StagePlan, make_plan
-from vitrail.training.settings import write_yaml
+from vitrail.settings.text import write_yaml
+from vitrail.training.loop import planning
+from vitrail.training.loop.planning import Plan, StagePlan, make_plan
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from tiny_runs import run_in
 import vitrail
 from vitrail.cli import main
 from vitrail.data.decode import open_image
-from vitrail.training.run_folder import RunFolder
-from vitrail.training.trained import load_trained
+from vitrail.inference.trained import load_trained
+from vitrail.training.runs.run_folder import RunFolder
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from tiny_runs import run_in
 
 import vitrail
 from vitrail.cli import main
-from vitrail.training.run_folder import RunFolder
+from vitrail.training.runs.run_folder import RunFolder
 
 SHAPES = "shapes:size=16,count=192,val=48"
 METHODS = ["linear", "ridge", "knn", "fc", "mlp"]

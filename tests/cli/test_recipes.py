@@ -7,7 +7,7 @@ import pytest
 from vitrail.cli import main
 from vitrail.cli.recipes import _lay_out, _row
 from vitrail.recipes import RECIPES, get_recipe
-from vitrail.training.settings import read_recipe
+from vitrail.settings.text import read_recipe
 
 
 def lines_of(width: int | None) -> list[str]:

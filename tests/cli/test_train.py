@@ -8,9 +8,10 @@ import pytest
 from tiny_runs import run_in, tiny_recipe
 
 from vitrail.cli import main
-from vitrail.training import loop, report
-from vitrail.training.run_folder import RunFolder
-from vitrail.training.settings import write_yaml
+from vitrail.settings.text import write_yaml
+from vitrail.training.loop import stages as loop
+from vitrail.training.runs import report
+from vitrail.training.runs.run_folder import RunFolder
 
 WORDS = ("steps=1", "augmentation.repeats=1")
 
@@ -93,7 +94,7 @@ def test_warnings_are_shown_once_and_logged(
 
 
 def test_a_process_that_is_not_the_main_one_shows_no_warnings(capsys: pytest.CaptureFixture[str]) -> None:
-    from vitrail.training.progress import Progress
+    from vitrail.training.runs.progress import Progress
 
     with Progress(is_shown=False).showing_warnings():
         logging.getLogger("vitrail.training").warning("the moon is full")

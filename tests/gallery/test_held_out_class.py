@@ -10,13 +10,13 @@ import vitrail
 from vitrail.data.contract import Dataset
 from vitrail.data.exclusion import leave_out
 from vitrail.data.stored import Subset
+from vitrail.inference.trained import Trained
 from vitrail.recipes.small import small
-from vitrail.training.distributed import World
-from vitrail.training.loop import train
-from vitrail.training.progress import Progress
-from vitrail.training.run_folder import RunFolder
-from vitrail.training.settings import change, parse_assignments
-from vitrail.training.trained import Trained
+from vitrail.settings.text import change, parse_assignments
+from vitrail.training.loop.stages import train
+from vitrail.training.parallel.distributed import World
+from vitrail.training.runs.progress import Progress
+from vitrail.training.runs.run_folder import RunFolder
 
 NEW, COARSE = "ankle boot", "shoes"
 PER_CLASS = 10  # pictures in the gallery of each class that is known

@@ -15,11 +15,11 @@ from vitrail.models.catalog import TIMM_PREFIX, create_model, get_entry
 from vitrail.models.contract import config_from_settings
 from vitrail.models.timm_backbone import TimmSettings
 from vitrail.recipes import RECIPES, find_recipe, get_recipe, list_recipes
-from vitrail.training.build import make_schedule
-from vitrail.training.optimizer import OptimizerSettings
-from vitrail.training.recipe import Recipe
-from vitrail.training.reference_curves import list_curves, load_curve
-from vitrail.training.settings import read_recipe, stage_of, write_yaml
+from vitrail.settings.recipe import Recipe
+from vitrail.settings.text import read_recipe, stage_of, write_yaml
+from vitrail.training.loop.build import make_schedule
+from vitrail.training.loop.optimizer import OptimizerSettings
+from vitrail.training.runs.reference_curves import list_curves, load_curve
 
 # One name of each function: the first in the table.
 ONE_EACH = list({entry.function: name for name, entry in reversed(list(RECIPES.items()))}.values())

@@ -14,11 +14,11 @@ import torch
 from shrunk import small_model
 from torch import nn
 
-from vitrail.training.checkpoint import CheckpointError, Checkpoints, is_whole, load_checkpoint, write_whole
-from vitrail.training.distributed import World
-from vitrail.training.ema import MovingAverage
-from vitrail.training.optimizer import OptimizerSettings, make_optimizer
-from vitrail.training.parts import COMMON_FILE, part_file, sizes_of
+from vitrail.training.loop.ema import MovingAverage
+from vitrail.training.loop.optimizer import OptimizerSettings, make_optimizer
+from vitrail.training.parallel.distributed import World
+from vitrail.training.runs.checkpoint import CheckpointError, Checkpoints, is_whole, load_checkpoint, write_whole
+from vitrail.training.runs.divided_checkpoint import COMMON_FILE, part_file, sizes_of
 
 
 def state_of(step: int, size: int = 10) -> dict[str, Any]:

@@ -13,13 +13,13 @@ from tiny_runs import run_in, start, wait_for_step
 from torch import nn
 
 import vitrail
-from vitrail.training import launch
-from vitrail.training.checkpoint import Checkpoints
-from vitrail.training.distributed import World, choose_gpu, is_lost_connection
-from vitrail.training.launch import Place, find_place, run_together
-from vitrail.training.recipe import RunSettings
-from vitrail.training.run_folder import RunFolder
-from vitrail.training.sharding import blocks_of, shard, whole
+from vitrail.settings.recipe import RunSettings
+from vitrail.training.parallel import launch
+from vitrail.training.parallel.distributed import World, choose_gpu, is_lost_connection
+from vitrail.training.parallel.launch import Place, find_place, run_together
+from vitrail.training.parallel.sharding import blocks_of, shard, whole
+from vitrail.training.runs.checkpoint import Checkpoints
+from vitrail.training.runs.run_folder import RunFolder
 
 # Dropped paths are drawn by each process for its own images. The last batch of val is a single image, which leaves one
 # of two processes without any.

@@ -5,7 +5,7 @@ import torch
 from shrunk import randomize, small_model
 from torch import nn
 
-from vitrail.training.ema import MovingAverage
+from vitrail.training.loop.ema import MovingAverage
 
 
 def filled(value: float, dtype: torch.dtype = torch.float32) -> nn.Module:

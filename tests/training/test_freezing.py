@@ -10,7 +10,7 @@ from torch import nn
 
 import vitrail
 from vitrail.models.contract import Model
-from vitrail.training.freezing import freeze
+from vitrail.training.loop.freezing import freeze
 
 SCALE = "model.settings.layer_scale=1"  # branches that are heard from the first step on
 SGD = ("optimizer.name=sgd", "regularisation.ema=null")

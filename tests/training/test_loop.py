@@ -10,13 +10,13 @@ import torch
 from tiny_runs import run_in, tiny_recipe
 
 import vitrail
-from vitrail.objectives.supervised import Supervised
-from vitrail.training.build import make_model
-from vitrail.training.checkpoint import Checkpoints, load_checkpoint
-from vitrail.training.micro_batch import choose_micro_batch
-from vitrail.training.report import summarize
-from vitrail.training.run_folder import RunFolder
-from vitrail.training.trained import load_trained
+from vitrail.inference.trained import load_trained
+from vitrail.tasks.classify.supervised import Supervised
+from vitrail.training.loop.build import make_model
+from vitrail.training.loop.micro_batch import choose_micro_batch
+from vitrail.training.runs.checkpoint import Checkpoints, load_checkpoint
+from vitrail.training.runs.report import summarize
+from vitrail.training.runs.run_folder import RunFolder
 
 
 def weights_of(run: RunFolder) -> dict[str, torch.Tensor]:

@@ -11,7 +11,7 @@ from vitrail.cli import main
 from vitrail.data import datasets
 from vitrail.data.contract import Dataset, Level
 from vitrail.data.datasets import open_dataset
-from vitrail.training import build
+from vitrail.training.loop import build
 
 
 class SeveralLabels(Dataset):

@@ -11,7 +11,7 @@ from tiny_runs import run_in
 from torch import nn
 
 from vitrail.models.contract import Model
-from vitrail.training import build
+from vitrail.training.loop import build
 
 
 def spoil(monkeypatch: pytest.MonkeyPatch, change: Callable[[Model], object]) -> None:

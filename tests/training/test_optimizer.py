@@ -12,7 +12,7 @@ import vitrail
 from vitrail.layers.classifier import PerClassClassifier
 from vitrail.models.catalog import CATALOG
 from vitrail.models.contract import Model
-from vitrail.training.optimizer import OptimizerSettings, make_optimizer, set_lr
+from vitrail.training.loop.optimizer import OptimizerSettings, make_optimizer, set_lr
 
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "distilled cait": ("cait_xxs24", {"distilled": True}),

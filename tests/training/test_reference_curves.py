@@ -2,7 +2,7 @@
 
 import pytest
 
-from vitrail.training.reference_curves import Curve, compare, list_curves, load_curve
+from vitrail.training.runs.reference_curves import Curve, compare, list_curves, load_curve
 
 STRAIGHT = Curve(name="straight", model="none", epochs=20, image_size=224, every=5, top1=(0.0, 40.0, 60.0, 70.0, 80.0))
 

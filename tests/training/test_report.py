@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from vitrail.data.datasets import open_dataset
-from vitrail.training.recipe import Recipe
-from vitrail.training.report import summarize, write_report
-from vitrail.training.report.answers import calibrate, count_mistakes, find_most_wrong
-from vitrail.training.report.outcome import describe_seconds, epoch_offsets, epochs_of, measure_outcome
-from vitrail.training.report.record import Predictions, read_run
-from vitrail.training.settings import change, write_yaml
+from vitrail.settings.recipe import Recipe
+from vitrail.settings.text import change, write_yaml
+from vitrail.training.runs.report import summarize, write_report
+from vitrail.training.runs.report.answers import calibrate, count_mistakes, find_most_wrong
+from vitrail.training.runs.report.outcome import describe_seconds, epoch_offsets, epochs_of, measure_outcome
+from vitrail.training.runs.report.record import Predictions, read_run
 
 
 def train_line(step: int, *, stage: int = 0, **values: float) -> dict[str, object]:

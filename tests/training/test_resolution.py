@@ -8,8 +8,8 @@ import torch
 from tiny_runs import run_in, tiny_recipe
 
 import vitrail
-from vitrail.training.build import make_model
-from vitrail.training.trained import load_trained
+from vitrail.inference.trained import load_trained
+from vitrail.training.loop.build import make_model
 from vitrail.weights.resize import grid_of
 
 SHORT = ("steps=1", "augmentation.repeats=1", "regularisation.ema=null")

@@ -12,7 +12,7 @@ import torch
 from tiny_runs import finish, run_in, start, wait_for_step
 
 import vitrail
-from vitrail.training.run_folder import RunFolder
+from vitrail.training.runs.run_folder import RunFolder
 
 
 def assert_same_model(first: Path, second: Path) -> None:

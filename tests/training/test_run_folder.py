@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from tiny_runs import tiny_recipe
 
-from vitrail.training.run_folder import RunFolder
+from vitrail.training.runs.run_folder import RunFolder
 
 
 def begun(path: Path) -> RunFolder:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from vitrail.training.schedule import Schedule
+from vitrail.training.loop.schedule import Schedule
 
 
 def test_cosine_goes_from_the_highest_rate_to_the_lowest() -> None:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from tiny_runs import run_in, tiny_recipe
 
-from vitrail.training.run_folder import RunFolder
-from vitrail.training.trackers import numbers, open_trackers
+from vitrail.training.runs.run_folder import RunFolder
+from vitrail.training.runs.trackers import numbers, open_trackers
 
 TRAIN = {"kind": "train", "stage": 0, "step": 3, "epoch": 1.0, "loss": 2.5}
 

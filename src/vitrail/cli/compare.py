@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from vitrail.evaluation.compare import ClassIndex
-    from vitrail.training.trained import Trained
+    from vitrail.inference.trained import Trained
 
 _UNLIMITED = 10_000  # columns, where nobody's terminal sets a limit
 _LABELS = "groundtruth"
@@ -61,7 +61,7 @@ def run(sources: Sequence[str], settings: Mapping[str, Any], *, as_json: bool) -
 
 def _number_classes(trained: "Trained", passes: Passes, index: "ClassIndex", source: str) -> "Tensor":
     """For each class of the model the number that its name has for all models."""
-    from vitrail.training.trained import match_classes
+    from vitrail.inference.trained import match_classes
 
     classes = passes.data.level(passes.level).classes
     try:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from vitrail.data.contract import Dataset
     from vitrail.data.quarantine import Problem
     from vitrail.evaluation.classify import ClassificationMeter
-    from vitrail.training.trained import Trained
+    from vitrail.inference.trained import Trained
 
 SUMMARY = "measure a trained model on data"
 
@@ -140,8 +140,8 @@ class _Measure:
     """Passes over the data, each with a model for another picture."""
 
     def __init__(self, data: "Dataset", level: str, trained: "Trained", settings: Mapping[str, Any]) -> None:
-        from vitrail.training.build import find_coarse
-        from vitrail.training.trained import match_classes
+        from vitrail.inference.trained import match_classes
+        from vitrail.training.loop.build import find_coarse
 
         self.data, self.level = data, level
         self.passes = Passes(data, level, settings)
@@ -153,7 +153,7 @@ class _Measure:
     def __call__(self, trained: "Trained", *, with_tokens: bool = False) -> _Pass:
         from vitrail.evaluation.heads import HEADS
         from vitrail.evaluation.tokens import watched_tokens
-        from vitrail.training.trained import map_targets
+        from vitrail.inference.trained import map_targets
 
         model, is_double = folded(trained)
         found = _Pass(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from vitrail.explain.maps import AttentionMaps
     from vitrail.explain.page import Entry
-    from vitrail.training.trained import Trained
+    from vitrail.inference.trained import Trained
 
 SUMMARY = "show where a model looks in images, and measure it"
 
@@ -78,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _read_words(words: Sequence[str], keys: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
     """Images, and settings by their keys; a file whose name has "=" in it is an image."""
-    from vitrail.training.settings import parse_assignments
+    from vitrail.settings.text import parse_assignments
 
     paths, assignments = [], []
     for word in words:

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from vitrail.data.contract import Dataset
+    from vitrail.inference.trained import Trained
     from vitrail.inspection.inspection import Inspection
-    from vitrail.training.trained import Trained
 
 SUMMARY = "look inside a model, layer by layer"
 
@@ -93,7 +93,7 @@ def _read_images(data: "Dataset", trained: "Trained", *, limit: int) -> "Tensor"
 
 def _read_records(source: str) -> Sequence[Mapping[str, Any]]:
     """What a run has measured while it trained."""
-    from vitrail.training.run_folder import RunFolder
+    from vitrail.training.runs.run_folder import RunFolder
 
     folder = RunFolder(Path(source).expanduser())
     return folder.read_metrics() if folder.is_begun else []

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from vitrail.training.packs import Packed
+    from vitrail.inference.packs import Packed
 
 SUMMARY = "store only what differs from the trunk"
 
@@ -29,7 +29,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Write the pack, then say what is in it."""
     settings = _read_settings(arguments.settings)
 
-    from vitrail.training.packs import pack_run
+    from vitrail.inference.packs import pack_run
 
     packed = pack_run(arguments.run, out=settings.get("out"), trunk=settings.get("trunk"))
     print("\n".join(_show(packed)))

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from vitrail.data.contract import Batch, Dataset
     from vitrail.data.quarantine import Problem
     from vitrail.evaluation.features import Extraction
-    from vitrail.training.recipe import Recipe
-    from vitrail.training.trained import Trained
+    from vitrail.inference.trained import Trained
+    from vitrail.settings.recipe import Recipe
 
 KEYS = ("data", "split", "level", "image_size", "crop_ratio", "batch_size", "workers", "precision", "device", "trunk")
 _BATCH_SIZE = 64
@@ -26,7 +26,7 @@ class Passes:
 
     def __init__(self, data: "Dataset", level: str, settings: Mapping[str, Any]) -> None:
         from vitrail.evaluation.predict import choose_device, choose_precision
-        from vitrail.training.build import default_workers
+        from vitrail.training.loop.build import default_workers
 
         self.data, self.level = data, level
         self.device = choose_device(str(settings.get("device", "auto")))
@@ -38,7 +38,7 @@ class Passes:
         self, trained: "Trained", *, title: str, note_unread: "Callable[[Problem], object]"
     ) -> "Iterator[tuple[Tensor, Batch]]":
         """What the model says, batch by batch, beside a bar that shows how far it is."""
-        from vitrail.training.trained import answer
+        from vitrail.inference.trained import answer
 
         found = answer(
             trained,
@@ -74,7 +74,7 @@ def split_words(words: list[str], *, keys: Sequence[str] = KEYS) -> tuple[list[s
 
 def load_seeing(source: str, settings: Mapping[str, Any]) -> "Trained":
     """A run, model or pack, for pictures of the size and crop ratio that the settings ask for."""
-    from vitrail.training.trained import load_trained
+    from vitrail.inference.trained import load_trained
 
     trunk = settings.get("trunk")
     return seeing(load_trained(source, trunk=None if trunk is None else str(trunk)), settings)
@@ -88,7 +88,7 @@ def seeing(trained: "Trained", settings: Mapping[str, Any]) -> "Trained":
 
 
 def _read_settings(words: list[str], *, keys: Sequence[str]) -> dict[str, Any]:
-    from vitrail.training.settings import parse_assignments
+    from vitrail.settings.text import parse_assignments
 
     settings = parse_assignments(words)
     for key in settings:
@@ -129,8 +129,8 @@ def find_recipe(source: str) -> "Recipe | None":
     """The last stage of the run, where there is one."""
     from pathlib import Path
 
-    from vitrail.training.run_folder import RunFolder
-    from vitrail.training.settings import read_recipe, stage_of
+    from vitrail.settings.text import read_recipe, stage_of
+    from vitrail.training.runs.run_folder import RunFolder
 
     folder = RunFolder(Path(source).expanduser())
     if not folder.is_begun:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from vitrail.training.planning import Plan, StagePlan
-    from vitrail.training.recipe import Recipe
+    from vitrail.settings.recipe import Recipe
+    from vitrail.training.loop.planning import Plan, StagePlan
 
 SUMMARY = "measure what a recipe will take on this machine"
 
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Measure, then print."""
     from vitrail.recipes import find_recipe
-    from vitrail.training.settings import change, parse_assignments
+    from vitrail.settings.text import change, parse_assignments
 
     changes = parse_assignments(arguments.settings)
     changes.pop("out", None)  # so that the words after `vitrail train` can be taken as they are
@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     import torch
 
-    from vitrail.training.planning import make_plan
+    from vitrail.training.loop.planning import make_plan
 
     if recipe.run.threads is not None:
         torch.set_num_threads(recipe.run.threads)

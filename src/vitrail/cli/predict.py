@@ -42,8 +42,8 @@ def run(arguments: argparse.Namespace) -> int:
     import vitrail
     from vitrail.data.stored import printable
     from vitrail.evaluation.predict import choose_device, choose_precision
-    from vitrail.training.build import default_workers
-    from vitrail.training.trained import ImageFiles, answer, load_trained
+    from vitrail.inference.trained import ImageFiles, answer, load_trained
+    from vitrail.training.loop.build import default_workers
 
     device = choose_device(arguments.device)
     words, trunk = _take_trunk(arguments.paths)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from vitrail.data.contract import Dataset, Level
     from vitrail.evaluation.features import Embeddings
     from vitrail.evaluation.probe import Probe
-    from vitrail.training.trained import Trained
+    from vitrail.inference.trained import Trained
 
 SUMMARY = "see how well a model's embeddings transfer to other data"
 
@@ -116,7 +116,7 @@ def _load(source: str, settings: Mapping[str, Any]) -> "Trained":
 
     import torch
 
-    from vitrail.training.trained import make_trained
+    from vitrail.inference.trained import make_trained
     from vitrail.weights import load_weights
 
     if "trunk" in settings:
@@ -180,8 +180,8 @@ def _save(
     """The best linear probe as the classifier of the trunk, in a folder that predict and evaluate take."""
     from vitrail.evaluation.probe import best_linear
     from vitrail.evaluation.probed_model import attach_probe
-    from vitrail.training.build import Data, find_coarse
-    from vitrail.training.trained import CLASSES_FILE
+    from vitrail.inference.trained import CLASSES_FILE
+    from vitrail.training.loop.build import Data, find_coarse
     from vitrail.weights import save_model
     from vitrail.weights.save import replacing
 

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from vitrail.recipes import Entry
-    from vitrail.training.recipe import Recipe
+    from vitrail.settings.recipe import Recipe
 
 SUMMARY = "list, show and copy the training recipes"
 
@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _describe(name: str) -> str:
     """A recipe as YAML, after what is known about it."""
     from vitrail.recipes import RECIPES, find_recipe
-    from vitrail.training.settings import write_yaml
+    from vitrail.settings.text import write_yaml
 
     text = write_yaml(find_recipe(name))
     if name not in RECIPES:
@@ -99,7 +99,7 @@ def _list(pattern: str) -> str:
 
 
 def _row(recipe: "Recipe", entry: "Entry") -> dict[str, str]:
-    from vitrail.training.settings import stage_of
+    from vitrail.settings.text import stage_of
 
     stages = [stage_of(recipe, number) for number in range(recipe.num_stages)]
     return {

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from vitrail.data.contract import Dataset
     from vitrail.evaluation.features import Embeddings
     from vitrail.evaluation.retrieval import Levelled
-    from vitrail.training.trained import Trained
+    from vitrail.inference.trained import Trained
 
 SUMMARY = "measure retrieval and on-the-fly classes, level by level"
 
@@ -209,7 +209,7 @@ def _find_training(source: str, trained: "Trained", task: _Task) -> tuple[str | 
 
     There is no level where the data has one of that name, but none of those classes.
     """
-    from vitrail.training.build import locate_weights, read_classes
+    from vitrail.training.loop.build import locate_weights, read_classes
 
     recipe = find_recipe(source)
     if recipe is not None and recipe.embedding.is_learnt:

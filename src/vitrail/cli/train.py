@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from vitrail.training.recipe import Recipe
-    from vitrail.training.run_folder import RunFolder
+    from vitrail.settings.recipe import Recipe
+    from vitrail.training.runs.run_folder import RunFolder
 
 SUMMARY = "train a model with a recipe, or go on with a run"
 
@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Train, and say where the report is."""
     recipe, folder = _read(arguments)
 
-    from vitrail.training.launch import is_launched, launch
+    from vitrail.training.parallel.launch import is_launched, launch
 
     if recipe.run.devices * recipe.run.nodes > 1 and not is_launched():
         return launch(["train", arguments.recipe, *arguments.settings], recipe.run)
@@ -43,8 +43,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _read(arguments: argparse.Namespace) -> "tuple[Recipe, RunFolder]":
     from vitrail.recipes import find_recipe
-    from vitrail.training.run_folder import RunFolder, find_run
-    from vitrail.training.settings import change, parse_assignments, read_recipe
+    from vitrail.settings.text import change, parse_assignments, read_recipe
+    from vitrail.training.runs.run_folder import RunFolder, find_run
 
     words = arguments.settings
     name = arguments.recipe
@@ -70,11 +70,11 @@ def _train(recipe: "Recipe", folder: "RunFolder") -> int:
     import torch
 
     from vitrail.evaluation.predict import choose_device
-    from vitrail.training.distributed import joined_world
-    from vitrail.training.interruption import Interrupted
-    from vitrail.training.loop import train
-    from vitrail.training.progress import Progress
-    from vitrail.training.report import summarize, write_report
+    from vitrail.training.loop.interruption import Interrupted
+    from vitrail.training.loop.stages import train
+    from vitrail.training.parallel.distributed import joined_world
+    from vitrail.training.runs.progress import Progress
+    from vitrail.training.runs.report import summarize, write_report
 
     if recipe.run.threads is not None:
         torch.set_num_threads(recipe.run.threads)

@@ -11,14 +11,14 @@ from torch.nn import functional
 from vitrail.data.contract import Dataset
 from vitrail.data.quarantine import Problem
 from vitrail.evaluation.features import Extraction
+from vitrail.gallery.accuracy import measure_gallery
 from vitrail.gallery.answers import Answer, Contents, Hit
 from vitrail.gallery.building import Choices, Origin, build_gallery
 from vitrail.gallery.editing import change, label_rows, take_rows
+from vitrail.gallery.files import Rows
 from vitrail.gallery.images import AnyImage, Viewer, as_extraction, embed_unit, find_readable, make_thumbnail
 from vitrail.gallery.manifest import Manifest
-from vitrail.gallery.measuring import measure_gallery
 from vitrail.gallery.page import write_page
-from vitrail.gallery.parts import Rows
 from vitrail.gallery.store import read_state, writing
 from vitrail.gallery.suggesting import Group, suggest_groups
 

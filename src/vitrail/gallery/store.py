@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from vitrail.gallery.files import StoredPart, read_part
 from vitrail.gallery.manifest import MANIFEST_FILE, Manifest, read_manifest
-from vitrail.gallery.parts import StoredPart, read_part
 
 LOCK_FILE = ".lock"
 _OURS = re.compile(r"part-\w+\.safetensors|index-\w+\.faiss|\.gallery\.json\.\w+\.partial|\.lock")

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from vitrail.evaluation.kmeans import cluster
 from vitrail.gallery.answers import UNNAMED, Contents
-from vitrail.objectives.clusters import cluster
 
 _MAX_JUDGED = 1000  # images that decide the number of groups
 _MAX_GROUPS = 10  # that are tried

@@ -15,10 +15,7 @@ from vitrail.evaluation.tokens import TokenMeter, watched_tokens
 from vitrail.heads.embed import trunk_of
 from vitrail.inspection.attention import AttentionMeter, watched_attention
 from vitrail.inspection.branches import watched_branches
-from vitrail.inspection.history import Moment, read_history
-from vitrail.inspection.layers import Layer, LayerMeans, evaluating, find_layers
-from vitrail.inspection.parallel import watched_pairs
-from vitrail.inspection.parts import (
+from vitrail.inspection.findings import (
     Part,
     distance_part,
     energy_part,
@@ -29,6 +26,9 @@ from vitrail.inspection.parts import (
     spread_part,
     tokens_part,
 )
+from vitrail.inspection.history import Moment, read_history
+from vitrail.inspection.layers import Layer, LayerMeans, evaluating, find_layers
+from vitrail.inspection.parallel import watched_pairs
 from vitrail.inspection.weights import scales_of, sparsities_of
 from vitrail.layers.classifier import PerClassClassifier
 from vitrail.models.contract import Features, Model

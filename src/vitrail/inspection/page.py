@@ -4,7 +4,7 @@ import base64
 from collections.abc import Mapping, Sequence
 
 from vitrail.data.page import render_cards, render_page, shared_style, text
-from vitrail.inspection.parts import Part
+from vitrail.inspection.findings import Part
 from vitrail.inspection.table import Cell, Table
 
 _STYLE = """

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vitrail.recipes import cait, deit, deit3, grafit, patchconvnet, resmlp, resnet, small, three_things, transfer, vit
-from vitrail.training.recipe import Recipe
-from vitrail.training.settings import read_recipe
+from vitrail.settings.recipe import Recipe
+from vitrail.settings.text import read_recipe
 
 RECIPE_EXTENSIONS = (".yaml", ".yml")
 

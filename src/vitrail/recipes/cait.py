@@ -1,8 +1,8 @@
 """CaiT: deeper image transformers (thesis 3.7, tables 3.15 and 3.16; the paper's supplement)."""
 
 from vitrail.recipes.deit import FINE_TUNING, TEACHER, deit
-from vitrail.training.recipe import Recipe
-from vitrail.training.settings import change
+from vitrail.settings.recipe import Recipe
+from vitrail.settings.text import change
 
 # Table 3.16: drop rate of (uniform) stochastic depth, first value of LayerScale.
 PER_MODEL = {

@@ -1,6 +1,6 @@
 """DeiT: data-efficient training of vision transformers (thesis 3.4.5, table 3.9)."""
 
-from vitrail.training.recipe import (
+from vitrail.settings.recipe import (
     AugmentationSettings,
     BlendSettings,
     EvaluationSettings,
@@ -11,7 +11,7 @@ from vitrail.training.recipe import (
     RegularisationSettings,
     ScheduleSettings,
 )
-from vitrail.training.settings import change
+from vitrail.settings.text import change
 
 # Colour jitter: none, table 6.1.
 AUGMENTATION = AugmentationSettings(policy="rand", magnitude=9.0, magnitude_noise=0.5, erasing=0.25, repeats=3)

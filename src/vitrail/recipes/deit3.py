@@ -6,7 +6,7 @@ Where the authors published the settings and the curve of a run, its recipe has 
 from typing import Any
 
 from vitrail.recipes.deit import SCHEDULE
-from vitrail.training.recipe import (
+from vitrail.settings.recipe import (
     AugmentationSettings,
     BlendSettings,
     EvaluationSettings,
@@ -16,7 +16,7 @@ from vitrail.training.recipe import (
     Recipe,
     RegularisationSettings,
 )
-from vitrail.training.settings import change
+from vitrail.settings.text import change
 
 # Table 6.14: 400 epochs on ImageNet-1k, 90 on ImageNet-21k.
 DROP_PATH = {"tiny": 0.0, "small": 0.0, "base": 0.1, "large": 0.4, "huge": 0.5}

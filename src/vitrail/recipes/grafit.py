@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from vitrail.training.recipe import (
+from vitrail.settings.recipe import (
     AugmentationSettings,
     EmbeddingSettings,
     EvaluationSettings,
@@ -12,7 +12,7 @@ from vitrail.training.recipe import (
     RegularisationSettings,
     ScheduleSettings,
 )
-from vitrail.training.settings import change
+from vitrail.settings.text import change
 
 # What differs between ImageNet and CIFAR-100: the size of the images, views of an image, clusters of ClusterFit+.
 DATA: dict[str, dict[str, Any]] = {

@@ -1,7 +1,7 @@
 """PatchConvNet (thesis 5.2.3 and 5.3.4): four trainings, told apart by data and resolution."""
 
 from vitrail.recipes.deit import SCHEDULE
-from vitrail.training.recipe import (
+from vitrail.settings.recipe import (
     AugmentationSettings,
     BlendSettings,
     EvaluationSettings,
@@ -11,7 +11,7 @@ from vitrail.training.recipe import (
     Recipe,
     RegularisationSettings,
 )
-from vitrail.training.settings import change
+from vitrail.settings.text import change
 
 # Table 5.8; L60 and L120 are not in it and take the values of B60 and B120.
 DROP_PATH = {

@@ -1,8 +1,8 @@
 """ResMLP (thesis 4.3.1): DeiT's training with LAMB."""
 
 from vitrail.recipes.deit import TEACHER, deit
-from vitrail.training.recipe import OptimizerSettings, Recipe
-from vitrail.training.settings import change
+from vitrail.settings.recipe import OptimizerSettings, Recipe
+from vitrail.settings.text import change
 
 # By depth. LayerScale as in CaiT (3.5.1). Stochastic depth: the thesis only says "as in chapter 3"; the authors name
 # 0.05 for 12 layers and "as a function of depth, as in CaiT": those of CaiT-S24 and CaiT-S36 for the others.

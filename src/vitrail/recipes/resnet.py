@@ -4,7 +4,7 @@ The thesis only cites A1 to A3; their values are those of "ResNet strikes back" 
 """
 
 from vitrail.recipes.deit import SCHEDULE
-from vitrail.training.recipe import (
+from vitrail.settings.recipe import (
     AugmentationSettings,
     BlendSettings,
     EvaluationSettings,
@@ -15,7 +15,7 @@ from vitrail.training.recipe import (
     RegularisationSettings,
     ScheduleSettings,
 )
-from vitrail.training.settings import change
+from vitrail.settings.text import change
 
 RESNET = ModelSettings(name="timm/resnet50")
 

@@ -1,6 +1,6 @@
 """Our own recipes for a few thousand images on a laptop."""
 
-from vitrail.training.recipe import (
+from vitrail.settings.recipe import (
     AugmentationSettings,
     BlendSettings,
     EvaluationSettings,

@@ -3,8 +3,8 @@ fine-tuning of a part of the weights (section 4, table 5)."""
 
 from vitrail.recipes.deit import FINE_TUNING
 from vitrail.recipes.resnet import a2
-from vitrail.training.recipe import Recipe
-from vitrail.training.settings import change
+from vitrail.settings.recipe import Recipe
+from vitrail.settings.text import change
 
 # Section 2.2, by width: learning rate and stochastic depth.
 LR = {"ti": 4e-3, "s": 4e-3, "b": 3e-3, "l": 3e-3}

@@ -2,8 +2,8 @@
 
 from vitrail.recipes.cait import cait
 from vitrail.recipes.resnet import resnet_strong
-from vitrail.training.recipe import Recipe
-from vitrail.training.settings import change
+from vitrail.settings.recipe import Recipe
+from vitrail.settings.text import change
 
 # 3.7.1.3: by how much the learning rate of training is divided, and epochs.
 PER_DATA_SET = {

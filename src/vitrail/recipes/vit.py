@@ -1,6 +1,6 @@
 """How vision transformers were trained before and beside DeiT: two columns of thesis table 6.1, on ViT-B."""
 
-from vitrail.training.recipe import (
+from vitrail.settings.recipe import (
     AugmentationSettings,
     BlendSettings,
     EvaluationSettings,
@@ -11,7 +11,7 @@ from vitrail.training.recipe import (
     RegularisationSettings,
     ScheduleSettings,
 )
-from vitrail.training.settings import change
+from vitrail.settings.text import change
 
 
 def vit_original() -> Recipe:

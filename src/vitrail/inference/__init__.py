@@ -1,0 +1,5 @@
+"""Making a trained model ready to serve."""
+
+from vitrail.inference.folding import fold
+
+__all__ = ["fold"]

@@ -1,0 +1,66 @@
+"""Packing a run: which trunk it started from, and what of its model is the trunk's still."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from vitrail.heads.embed import EmbeddingModel
+from vitrail.inference.trained import CLASSES_FILE, load_trained, read_description
+from vitrail.settings.text import read_recipe, stage_of
+from vitrail.training.loop.build import locate_weights
+from vitrail.training.runs.run_folder import RunFolder
+from vitrail.weights.pack import TENSORS_FILE, Pack, check_replaceable, tensors_of_trunk, write_pack
+
+PACK_FOLDER = "pack"  # in the folder of a run
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A pack that was written."""
+
+    folder: Path
+    pack: Pack
+    num_bytes: int  # of its tensors
+    num_model_bytes: int  # of all tensors of the model
+
+
+def pack_run(
+    run: str | os.PathLike[str], *, out: str | os.PathLike[str] | None = None, trunk: str | None = None
+) -> Packed:
+    """Write what a run's model does not have in common with the weights that the run started from.
+
+    `out` is the folder to write, by default `pack` in that of the run; `trunk` the place of the trunk, by default the
+    one that the recipe names (`model.init`). The pack is of the model as it is evaluated, at that image size.
+    """
+    folder = Path(run).expanduser()
+    target = Path(out).expanduser() if out is not None else folder / PACK_FOLDER
+    check_replaceable(target)
+    source = find_trunk(folder) if trunk is None else trunk
+    model = load_trained(folder).model
+    if isinstance(model, EmbeddingModel):
+        raise ValueError(f"{folder} learnt an embedding: packs are of classifiers")
+    description = read_description(folder / CLASSES_FILE)
+    pack = write_pack(
+        target,
+        model=model,
+        trunk=tensors_of_trunk(locate_weights(source), model=model),
+        source=source,
+        documents={} if description is None else {CLASSES_FILE: description},
+    )
+    return Packed(
+        folder=target,
+        pack=pack,
+        num_bytes=(target / TENSORS_FILE).stat().st_size,
+        num_model_bytes=sum(value.nbytes for value in model.state_dict().values()),
+    )
+
+
+def find_trunk(folder: Path) -> str:
+    """The place of the weights that a run started from; later stages started from those of the one before."""
+    run = RunFolder(folder)
+    if not run.is_begun:
+        raise ValueError(f"{folder} is not a run, whose recipe would name the trunk: add trunk=PLACE")
+    source = stage_of(read_recipe(run.recipe_file), 0).model.init
+    if source is None:
+        raise ValueError(f"{folder} began from scratch (no init=): there is no trunk to share, its model is in model/")
+    return source

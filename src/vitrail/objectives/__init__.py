@@ -1,1 +1,0 @@
-"""What a batch costs: every training procedure is an objective, `objective(model, batch) -> Losses`."""

@@ -1,0 +1,1 @@
+"""What can be learnt: one folder a task, one row of the table."""

@@ -1,0 +1,1 @@
+"""Classification: images and the names of what they show."""

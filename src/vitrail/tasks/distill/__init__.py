@@ -1,0 +1,1 @@
+"""Distillation: labels and a teacher."""

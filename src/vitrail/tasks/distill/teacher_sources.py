@@ -1,0 +1,203 @@
+"""Classifiers that may teach: models of vitrail, timm's with their weights, and functions of the user's own."""
+
+import hashlib
+import importlib
+import inspect
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from vitrail.data.checks import as_pair
+from vitrail.models.build import build_timm_model
+from vitrail.models.contract import Model
+from vitrail.models.timm_backbone import TimmBackbone, TimmConfig, make_backbone
+from vitrail.weights import load_weights
+from vitrail.weights.files import read_weights
+
+ImageSize = int | tuple[int, int]
+FUNCTION = re.compile(r"(?P<module>[^\W\d]\w*(\.[^\W\d]\w*)*):(?P<function>[^\W\d]\w*)")
+
+
+@dataclass(frozen=True, eq=False)
+class TeacherSource:
+    """A classifier as it is found: how it is asked, and what its classes are."""
+
+    name: str  # as the user wrote it
+    ask: Callable[[Tensor], Tensor]  # prepared images [batch, 3, height, width] -> logits [batch, its classes]
+    fingerprint: str  # of its weights and its settings
+    num_classes: int | None  # None: it shows with the first answer
+    classes: tuple[str, ...] | None = None  # None: they have no names
+    image_size: tuple[int, int] | None = None  # None: images of any size, which stay as they are
+    mean: tuple[float, ...] = (0.0, 0.0, 0.0)
+    std: tuple[float, ...] = (1.0, 1.0, 1.0)
+    is_autocast: bool = True  # whether its products may be computed in less than float32
+
+
+def open_trained(spec: str, *, image_size: ImageSize | None, device: torch.device) -> TeacherSource:
+    """A run, a saved model or one of the hub."""
+    from vitrail.inference.trained import load_trained  # which builds runs, and they have teachers
+
+    found = load_trained(spec)
+    found.require_classifier(spec)
+    if image_size is not None:
+        found = found.seeing(image_size=image_size)
+    size = as_pair(found.view.image_size)
+    return _source_of(found.model, spec, image_size=size, classes=found.classes, device=device)
+
+
+def open_timm(name: str, file: str | None, *, image_size: ImageSize | None, device: torch.device) -> TeacherSource:
+    """A model of timm, with the weights timm offers or those of a file."""
+    spec = f"timm/{name}" + ("" if file is None else f"@{file}")
+    facts = TimmConfig(timm_name=name).timm_facts
+    if file is None:
+        model = _build_timm(name, num_classes=facts.get("num_classes", 1000))
+        model.backbone.load_state_dict(_pretrained_weights(model.config))
+    else:
+        state = read_weights(file).state
+        classifier = facts.get("classifier") or ""
+        classifier = classifier if isinstance(classifier, str) else classifier[0]
+        weight = state.get(f"{classifier}.weight", state.get(f"backbone.{classifier}.weight"))
+        model = _build_timm(name, num_classes=facts.get("num_classes", 1000) if weight is None else len(weight))
+        load_weights(model, file)
+    size = model.config.size if image_size is None else as_pair(image_size)
+    if model.takes_one_size and size != model.config.size:
+        resized = _build_timm(name, num_classes=model.config.num_classes, image_size=size)
+        resized.backbone.load_state_dict(_pretrained_weights(resized.config, own=model.backbone.state_dict()))
+        model = resized
+    return _source_of(model, spec, image_size=size, classes=None, device=device)
+
+
+def open_function(spec: str, *, image_size: ImageSize | None, device: torch.device) -> TeacherSource:
+    """What `module:function` returns: a callable from pixels of 0 ... 1 to logits.
+
+    It may have the attributes `classes` (names) and `fingerprint` (a text that changes when its answers do). Without a
+    fingerprint the source file of the function stands for it, and the weights where the callable is a torch module;
+    what else the file reads is not seen.
+    """
+    match = FUNCTION.fullmatch(spec)
+    assert match is not None, spec
+    with _working_directory_on_path():
+        make = _import_function(spec, module=match["module"], function=match["function"])
+        ask = make()
+    if not callable(ask):
+        raise ValueError(f"the teacher {spec} must return a callable from pixels to logits, not {type(ask).__name__}")
+    classes = getattr(ask, "classes", None)
+    if classes is not None:
+        if isinstance(classes, str) or not all(isinstance(name, str) for name in classes):
+            raise ValueError(f"the teacher {spec}: its attribute classes must be a list of names, not {classes!r}")
+        classes = tuple(classes)
+    fingerprint = getattr(ask, "fingerprint", None) or _source_code(make)
+    if isinstance(ask, nn.Module):
+        fingerprint = hash_parts(fingerprint, hash_weights(ask))
+        ask.requires_grad_(False).eval().to(device)
+    return TeacherSource(
+        name=spec,
+        ask=ask,
+        fingerprint=hash_parts(spec, fingerprint),
+        num_classes=None if classes is None else len(classes),
+        classes=classes,
+        image_size=None if image_size is None else as_pair(image_size),
+    )
+
+
+def hash_parts(*parts: object) -> str:
+    """One fingerprint of several things that are written out in full by repr."""
+    return hashlib.blake2b("\n".join(map(repr, parts)).encode(), digest_size=16).hexdigest()
+
+
+def hash_file(path: Path) -> str:
+    """A fingerprint of a file's content."""
+    with path.open("rb") as file:
+        digest = hashlib.blake2b(digest_size=16)
+        while block := file.read(2**20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def hash_weights(module: nn.Module) -> str:
+    """A fingerprint of all parameters and buffers: names, types, shapes and every byte."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name, value in sorted(module.state_dict().items()):
+        digest.update(f"{name} {value.dtype} {list(value.shape)}\n".encode())
+        digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _source_of(
+    model: Model, spec: str, *, image_size: tuple[int, int], classes: tuple[str, ...] | None, device: torch.device
+) -> TeacherSource:
+    config = model.config
+    if config.num_classes < 1:
+        raise ValueError(f"{spec} has no classifier: it can't be a teacher")
+    if config.in_channels != 3:
+        raise ValueError(f"{spec} takes images of {config.in_channels} channels: a teacher must take 3")
+    fingerprint = hash_parts(model.family, config, hash_weights(model))
+    model.requires_grad_(False).eval().to(device)
+    return TeacherSource(
+        name=spec,
+        ask=model,
+        fingerprint=fingerprint,
+        num_classes=config.num_classes,
+        classes=classes,
+        image_size=image_size,
+        mean=model.preprocessing.mean,
+        std=model.preprocessing.std,
+    )
+
+
+def _build_timm(name: str, *, num_classes: int, image_size: tuple[int, int] | None = None) -> TimmBackbone:
+    model = build_timm_model(name, num_classes=num_classes, image_size=image_size)
+    assert isinstance(model, TimmBackbone)
+    return model
+
+
+def _pretrained_weights(config: TimmConfig, *, own: dict[str, Tensor] | None = None) -> dict[str, Tensor]:
+    """timm's own weights for a model of this size; or `own`, made for another size, resized as timm does it."""
+    try:
+        return make_backbone(config, is_pretrained=True, weights=own).state_dict()
+    except (OSError, RuntimeError) as error:  # the hub can't be reached, or timm has no weights of that name
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ValueError(
+            f"the weights of timm/{config.timm_name} can't be had ({reason}): fetch them where there is a network and "
+            f"give the file, timm/{config.timm_name}@FILE"
+        ) from None
+
+
+@contextmanager
+def _working_directory_on_path() -> Iterator[None]:
+    """Imports look into the working directory first, as in `python -m`."""
+    before = list(sys.path)
+    sys.path.insert(0, os.getcwd())
+    importlib.invalidate_caches()
+    try:
+        yield
+    finally:
+        sys.path[:] = before
+
+
+def _import_function(spec: str, *, module: str, function: str) -> Callable[[], object]:
+    try:
+        imported = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (module == error.name or module.startswith(f"{error.name}.")):
+            raise ValueError(
+                f"the teacher {spec}: there is no module {module} on the python path or in the working directory"
+            ) from None
+        raise ValueError(f"the teacher {spec}: {module} needs the module {error.name}, which is missing") from None
+    made = getattr(imported, function, None)
+    if not callable(made):
+        what = "has no" if made is None else "holds no callable"
+        raise ValueError(f"the teacher {spec}: {module} {what} function {function}")
+    return made
+
+
+def _source_code(function: Callable[[], object]) -> str:
+    """A fingerprint of the file that a function is written in."""
+    return hash_file(Path(inspect.getfile(inspect.unwrap(function))))

@@ -1,0 +1,160 @@
+"""Teachers of a student (thesis 3.3): whatever classifies images, asked about the student's own augmented ones."""
+
+import math
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from vitrail.evaluation.predict import choose_precision
+from vitrail.models.catalog import TIMM_PREFIX
+from vitrail.tasks.distill.onnx_teacher import open_onnx
+from vitrail.tasks.distill.teacher_classes import Groups, Mapping, match_classes, read_mapping, select
+from vitrail.tasks.distill.teacher_sources import (
+    FUNCTION,
+    ImageSize,
+    TeacherSource,
+    hash_parts,
+    open_function,
+    open_timm,
+    open_trained,
+)
+from vitrail.weights.hub import HUB_PREFIX
+
+_KINDS = "a run's folder, a saved model's, hf://OWNER/NAME, timm/NAME, timm/NAME@FILE, FILE.onnx or module:function"
+
+
+class Teacher(ABC):
+    """Answers for the classes of a student.
+
+    Called with pixels float32 [batch, 3, height, width] of 0 ... 1, it gives float32 logits [batch, classes] on the
+    same device, which no gradient flows through.
+    """
+
+    name: str
+    fingerprint: str  # hex: of everything the answers depend on
+
+    @abstractmethod
+    def __call__(self, pixels: Tensor) -> Tensor:
+        """The logits."""
+
+
+class SingleTeacher(Teacher):
+    """One classifier: images are resized and normalised to its liking, its classes made the student's."""
+
+    def __init__(
+        self, source: TeacherSource, *, classes: Sequence[str], mapping: Mapping | None, device: torch.device
+    ) -> None:
+        self.source, self.name = source, source.name
+        self.classes, self.mapping = tuple(classes), mapping
+        self.dtype = choose_precision("auto", device) if source.is_autocast else torch.float32
+        self.mean, self.std = (torch.tensor(value, device=device).view(-1, 1, 1) for value in (source.mean, source.std))
+        self.num_classes = source.num_classes
+        self.groups: Groups = None if self.num_classes is None else self._match(self.num_classes)
+        self.fingerprint = hash_parts(
+            source.fingerprint,
+            source.image_size,
+            (source.mean, source.std),
+            (self.classes, source.classes, mapping),
+            str(self.dtype),
+        )
+
+    def __call__(self, pixels: Tensor) -> Tensor:
+        is_lower = self.dtype != torch.float32
+        with torch.inference_mode():
+            images = self._prepare(pixels)
+            # Said in either case: the teacher must not take over the precision of the student around it.
+            with torch.autocast(pixels.device.type, dtype=self.dtype if is_lower else None, enabled=is_lower):
+                answers = self.source.ask(images)
+            self._check(answers, len(pixels))
+            logits = select(answers.to(pixels.device).float(), self.groups)
+        return logits.clone()  # a tensor made in inference mode can't be saved for a backward pass
+
+    def _prepare(self, pixels: Tensor) -> Tensor:
+        images, size = pixels.float(), self.source.image_size
+        if size is not None and pixels.shape[-2:] != size:
+            images = functional.interpolate(images, size=size, mode="bicubic", antialias=True).clamp(0.0, 1.0)
+        return (images - self.mean) / self.std
+
+    def _check(self, answers: Tensor, num_images: int) -> None:
+        wanted = [num_images, self.num_classes or "classes"]
+        shape = list(answers.shape) if isinstance(answers, Tensor) else type(answers).__name__
+        if not isinstance(answers, Tensor) or answers.ndim != 2 or len(answers) != num_images:
+            raise ValueError(f"the teacher {self.name} must answer with logits {wanted}, not {shape}")
+        if self.num_classes is None:  # nobody could know before
+            self.num_classes = answers.shape[1]
+            self.groups = self._match(self.num_classes)
+        if answers.shape[1] != self.num_classes:
+            raise ValueError(f"the teacher {self.name} must answer with logits {wanted}, not {shape}")
+
+    def _match(self, num_known: int) -> Groups:
+        return match_classes(
+            self.classes, teacher=self.name, num_known=num_known, known=self.source.classes, mapping=self.mapping
+        )
+
+
+class MeanTeacher(Teacher):
+    """Several at once: the logarithm of the mean of their probabilities."""
+
+    def __init__(self, teachers: Sequence[Teacher]) -> None:
+        self.teachers = tuple(teachers)
+        self.name = ",".join(teacher.name for teacher in teachers)
+        self.fingerprint = hash_parts("mean", *(teacher.fingerprint for teacher in teachers))
+
+    def __call__(self, pixels: Tensor) -> Tensor:
+        answers = torch.stack([teacher(pixels).log_softmax(dim=-1) for teacher in self.teachers])
+        return answers.logsumexp(dim=0) - math.log(len(self.teachers))
+
+
+def load_teacher(
+    spec: str,
+    *,
+    classes: Sequence[str],
+    image_size: ImageSize | None = None,
+    mapping: str | None = None,
+    device: torch.device,
+) -> Teacher:
+    """The teacher of a student with these classes; several separated by commas teach together.
+
+    `image_size` is what it shall see, where that is not its own size. `mapping` is a JSON file {class of the student:
+    name or index of the teacher's, or a list of them}; for several teachers one file for all, or one for each,
+    separated by commas, where an empty one leaves a teacher to the names of its classes.
+    """
+    specs = [spec] if _is_there(spec) else [part.strip() for part in spec.split(",")]
+    if not all(specs):
+        raise ValueError(f"teacher={spec}: a name is empty; give {_KINDS}; several with a comma between two")
+    files = [part.strip() for part in (mapping or "").split(",")]
+    if len(files) not in (1, len(specs)):
+        raise ValueError(f"{len(files)} files in teacher.classes for {len(specs)} teachers: give one, or one for each")
+    files = files * len(specs) if len(files) == 1 else files
+    mappings = [read_mapping(file, classes) if file else None for file in files]
+    teachers = [
+        SingleTeacher(
+            open_source(part, image_size=image_size, device=device), classes=classes, mapping=known, device=device
+        )
+        for part, known in zip(specs, mappings, strict=True)
+    ]
+    return teachers[0] if len(teachers) == 1 else MeanTeacher(teachers)
+
+
+def open_source(spec: str, *, image_size: ImageSize | None, device: torch.device) -> TeacherSource:
+    """The classifier that a text stands for."""
+    if spec.startswith(TIMM_PREFIX):
+        name, sign, file = spec.removeprefix(TIMM_PREFIX).partition("@")
+        if sign and not file:
+            raise ValueError(f"the teacher {spec}: name the file of its weights behind the @")
+        return open_timm(name, file or None, image_size=image_size, device=device)
+    if spec.lower().endswith(".onnx"):
+        return open_onnx(spec, image_size=image_size, device=device)
+    if _is_there(spec) or spec.startswith(HUB_PREFIX):
+        return open_trained(spec, image_size=image_size, device=device)
+    if FUNCTION.fullmatch(spec):
+        return open_function(spec, image_size=image_size, device=device)
+    raise ValueError(f"{spec}: no such teacher; give {_KINDS}")
+
+
+def _is_there(spec: str) -> bool:
+    return bool(spec) and os.path.exists(os.path.expanduser(spec))

@@ -1,0 +1,1 @@
+"""Embeddings: neighbours, instances and labels together (Grafit and its kin)."""

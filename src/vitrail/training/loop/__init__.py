@@ -1,0 +1,1 @@
+"""How a stage proceeds: steps, schedules, optimizer, averages."""

@@ -1,0 +1,143 @@
+"""Processes that train together: the only place that reads rank and world size."""
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+from torch.nn.parallel import DistributedDataParallel
+
+from vitrail.data.sampler import Ranks
+from vitrail.training.parallel.launch import LOST_OTHERS, stop_with_launcher
+
+_TIMEOUT = timedelta(minutes=15)  # of a collective: a rank that has died shows by then
+
+
+@dataclass(frozen=True)
+class World:
+    """This process among those that train together."""
+
+    rank: int = 0
+    num_ranks: int = 1
+    local_rank: int = 0  # among those on this machine
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is the process that writes files and speaks."""
+        return self.rank == 0
+
+    @property
+    def ranks(self) -> Ranks:
+        """For samplers."""
+        return Ranks(self.rank, self.num_ranks)
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        """The sum over all processes, in place."""
+        if self.num_ranks > 1:
+            sent = tensor.to(_collective_device())  # NCCL takes nothing from the CPU
+            dist.all_reduce(sent)
+            tensor.copy_(sent)
+        return tensor
+
+    def any(self, *flags: bool) -> list[bool]:
+        """For each flag, whether it is true in any process: what one decides, all do."""
+        if self.num_ranks == 1:
+            return list(flags)
+        votes = torch.tensor(flags, dtype=torch.int32, device=_collective_device())
+        dist.all_reduce(votes, op=dist.ReduceOp.MAX)
+        return [bool(vote) for vote in votes.tolist()]
+
+    def share(self, value: Any) -> Any:
+        """The main process's value, in every process."""
+        if self.num_ranks == 1:
+            return value
+        holder = [value]
+        dist.broadcast_object_list(holder, src=0)
+        return holder[0]
+
+    def share_buffers(self, model: nn.Module) -> None:
+        """Give every process the main one's running statistics."""
+        if self.num_ranks > 1:
+            for buffer in model.buffers():
+                dist.broadcast(buffer, src=0)
+
+    def gather(self, value: Any) -> list[Any]:
+        """Every process's value, in the order of ranks."""
+        values = [value]
+        if self.num_ranks > 1:
+            values = [None] * self.num_ranks
+            dist.all_gather_object(values, value)
+        return values
+
+
+@contextlib.contextmanager
+def joined_world(device: torch.device) -> Iterator[tuple[World, torch.device]]:
+    """The processes that torchrun (or `devices=`) has started, or this one alone; with this process's own device."""
+    if "RANK" not in os.environ:
+        yield World(), device
+        return
+    stop_with_launcher()
+    world = World(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), int(os.environ.get("LOCAL_RANK", "0")))
+    if device.type == "cuda":
+        device = torch.device("cuda", choose_gpu(world.local_rank, torch.cuda.device_count()))
+        torch.cuda.set_device(device)
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    try:
+        dist.init_process_group(backend, timeout=_TIMEOUT)
+        yield world, device
+    except RuntimeError as error:
+        if not is_lost_connection(error):
+            raise
+        reason = str(error).strip().partition("\n")[0]
+        print(f"vitrail: rank {world.rank} lost the others ({reason})", file=sys.stderr)
+        raise SystemExit(LOST_OTHERS) from None
+    # After an error the others may wait for this process in something else: its end is what tells them.
+    dist.destroy_process_group()
+
+
+def choose_gpu(local_rank: int, num_gpus: int) -> int:
+    """A GPU for each process of this machine; Slurm may show each of its tasks only the task's own."""
+    if num_gpus == 1 and "SLURM_LOCALID" in os.environ:
+        return 0
+    if local_rank >= num_gpus:
+        raise ValueError(f"there are {num_gpus} GPUs on this machine, too few for its processes: lower devices")
+    return local_rank
+
+
+def is_lost_connection(error: RuntimeError) -> bool:
+    """Whether an error of a collective means that another process is gone; gloo has no class for its own."""
+    return isinstance(error, dist.DistError) or "gloo" in str(error)
+
+
+def distribute(model: nn.Module, world: World, device: torch.device) -> nn.Module:
+    """The model whose gradients are averaged over all processes; one that is sharded does that itself."""
+    if world.num_ranks == 1 or isinstance(model, FSDPModule):
+        return model
+    device_ids = [device.index] if device.type == "cuda" else None
+    return DistributedDataParallel(model, device_ids=device_ids, gradient_as_bucket_view=True)
+
+
+@contextlib.contextmanager
+def local_gradients(model: nn.Module, *, is_last: bool) -> Iterator[None]:
+    """Gradients stay in this process, but for the last micro-batch of a step."""
+    model = getattr(model, "_orig_mod", model)  # where torch.compile keeps it
+    if isinstance(model, FSDPModule):
+        model.set_requires_gradient_sync(is_last)
+        model.set_is_last_backward(is_last)
+    elif isinstance(model, DistributedDataParallel) and not is_last:
+        with model.no_sync():
+            yield
+        return
+    yield
+
+
+def _collective_device() -> torch.device:
+    is_nccl = dist.get_backend() == "nccl"
+    return torch.device("cuda", torch.cuda.current_device()) if is_nccl else torch.device("cpu")

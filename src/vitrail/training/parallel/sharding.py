@@ -1,0 +1,126 @@
+"""Models in parts, one a process (FSDP2), for those that do not fit one device; and their state made whole again.
+
+What a checkpoint of a sharded run holds is the same as of any other (parts.py), so that a run goes on with any number
+of processes, sharded or not.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from vitrail.data.contract import Batch
+from vitrail.training.parallel.distributed import World
+
+
+def shard(model: nn.Module, *, world: World, device: torch.device, dtype: torch.dtype) -> None:
+    """Leave each process its part of every parameter; a block is whole only while it computes."""
+    if dtype == torch.float16:
+        raise ValueError("sharding=full does not go with precision=fp16: use precision=bf16 or fp32")
+    for name, parameter in model.named_parameters():
+        if parameter.ndim == 0:
+            raise ValueError(f"sharding=full needs parameters that can be divided, and {name} is a single number")
+    mesh = init_device_mesh(device.type, (world.num_ranks,))
+    for block in blocks_of(model):
+        fully_shard(block, mesh=mesh, mp_policy=policy_of(block, device, dtype), reshard_after_forward=True)
+    # The outermost part too is divided again after a forward pass: an evaluation has no backward pass that would.
+    fully_shard(model, mesh=mesh, reshard_after_forward=True)
+
+
+def policy_of(block: nn.Module, device: torch.device, dtype: torch.dtype) -> MixedPrecisionPolicy:
+    """Have a block's parameters sent in bf16 where products are computed in it.
+
+    What goes in stays as it is: LayerScale adds so little at first that a sum in bf16 would lose it. Such a mixture
+    needs autocast to bring norms back to float32, which it does on GPUs, and not for batch norm.
+    """
+    is_mixed = dtype == torch.bfloat16 and device.type == "cuda"
+    if not is_mixed or any(isinstance(part, _BatchNorm) for part in block.modules()):
+        return MixedPrecisionPolicy(cast_forward_inputs=False)
+    return MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
+
+
+def is_sharded(model: nn.Module) -> bool:
+    """Whether a model has been divided."""
+    return isinstance(model, FSDPModule)
+
+
+def blocks_of(model: nn.Module) -> list[nn.Module]:
+    """The blocks of the trunk, of the class stage and of timm's models, inner ones first."""
+    lists = [part for name, part in model.named_modules() if name.split(".")[-1] == "blocks"]
+    return [block for part in reversed(lists) for block in part.children()]
+
+
+def whole(value: Any) -> Any:
+    """A state with its divided tensors gathered to the CPU of every process, all of which take part."""
+    if isinstance(value, DTensor):
+        return value.full_tensor().detach().cpu()
+    if isinstance(value, Mapping):
+        return {key: whole(item) for key, item in value.items()}
+    return [whole(item) for item in value] if isinstance(value, list) else value
+
+
+def divide(value: Tensor, *, like: Tensor) -> Tensor:
+    """A process's part of a whole tensor where `like` is divided; anything else as it is."""
+    if not isinstance(like, DTensor) or value.shape != like.shape:
+        return value
+    # Every process has read the whole tensor, so nothing is sent.
+    return distribute_tensor(value.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
+
+
+def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
+    """Go on from a whole state; how an update is computed stays this optimizer's own choice."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    own = [group.get("fused") for group in optimizer.param_groups]
+    parts = {
+        place: {
+            key: divide(item, like=parameters[place]) if isinstance(item, Tensor) else item for key, item in of.items()
+        }
+        for place, of in state["state"].items()
+    }
+    optimizer.load_state_dict({**state, "state": parts})
+    for group, fused in zip(optimizer.param_groups, own, strict=True):
+        if "fused" in group:
+            group["fused"] = fused
+
+
+def divide_average(state: Mapping[str, Any], *, weights: Mapping[str, Tensor]) -> dict[str, Any]:
+    """The whole state of a moving average for averages that may be divided."""
+    kept = state["weights"]
+    parts = {name: divide(value, like=weights[name]) if name in weights else value for name, value in kept.items()}
+    return {**state, "weights": parts}
+
+
+def clip_gradients(model: nn.Module, limit: float | None) -> Tensor:
+    """Scale the gradients down to a norm of `limit`, if there is one; the norm they had, over all processes."""
+    norm = nn.utils.clip_grad_norm_(model.parameters(), limit or math.inf)
+    return norm.full_tensor() if isinstance(norm, DTensor) else norm
+
+
+def use_divided_updates(optimizer: torch.optim.Optimizer) -> None:
+    """Torch has no fused SGD for divided parameters."""
+    if isinstance(optimizer, torch.optim.SGD):
+        for group in optimizer.param_groups:
+            group["fused"] = False
+
+
+def in_step(batches: Iterable[Batch], *, world: World, image_size: tuple[int, int]) -> Iterator[Batch]:
+    """As many batches in every process as in the one with most, for a forward pass that all take part in.
+
+    A process that has none left gets an image with no index, whose answer is nobody's.
+    """
+    iterator = iter(batches)
+    while True:
+        batch = next(iterator, None)
+        [is_going_on] = world.any(batch is not None)
+        if not is_going_on:
+            return
+        if batch is None:
+            none = torch.zeros(0, dtype=torch.int64)
+            batch = Batch(torch.zeros(1, 3, *image_size, dtype=torch.uint8), none, none)
+        yield batch

@@ -1,6 +1,0 @@
-"""The report of a run: one HTML file that opens anywhere, and a few lines for the terminal."""
-
-from vitrail.training.report.page import write_report
-from vitrail.training.report.summary import summarize
-
-__all__ = ["summarize", "write_report"]

@@ -1,0 +1,293 @@
+"""Checkpoints of a run: written whole or not at all, checked before they are read, and free of code."""
+
+import contextlib
+import errno
+import logging
+import os
+import re
+import shutil
+import zipfile
+import zlib
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+from torch import Tensor, nn
+
+from vitrail.training.runs import divided_checkpoint as parts
+from vitrail.training.parallel.distributed import World
+from vitrail.weights.files import read_pickle
+
+BEST_FILE = "best.pt"
+_STEP_NAME = re.compile(r"step_(\d{9}|[1-9]\d{9,})\.(pt|parts)")
+_PLAIN = (bool, int, float, str, bytes, type(None), Tensor, nn.Parameter)
+_log = logging.getLogger(__name__)
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that could not be written; those before it are still there."""
+
+
+class Checkpoints:
+    """The checkpoints in a folder: the last `keep_last`, and a copy of the best one that costs no room where it may.
+
+    One process writes, or, where the model is divided, each its part of a folder. A checkpoint gets its name only when
+    it is on the disk whole, so a run that is killed or finds the disk full leaves the earlier ones; which is the newest
+    follows from the names alone.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], *, keep_last: int = 2) -> None:
+        if keep_last < 1:
+            raise ValueError(f"keep_last must be at least 1, not {keep_last}: a run needs a checkpoint to go on from")
+        self.folder, self.keep_last = Path(folder), keep_last
+
+    def save(self, state: Mapping[str, Any], *, step: int, is_best: bool = False) -> Path:
+        """Write the state after `step` steps, then remove what is no longer to be kept.
+
+        Checkpoints of later steps go too: the one saved last is the one a run goes on from.
+        """
+        state = dict(state)
+        check_plain(state)
+        path = target = self._path(step)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._remove_partial()
+            write_whole(path, lambda file: torch.save(state, file))
+            parts.remove(path.with_suffix(parts.SUFFIX))
+            if is_best:
+                target = self.folder / BEST_FILE
+                link_whole(path, target)
+                parts.remove(target.with_suffix(parts.SUFFIX))
+        except OSError as error:
+            raise CheckpointError(self._describe(error, target)) from error
+        self._prune(step)
+        return path
+
+    def save_divided(self, state: Mapping[str, Any], *, step: int, is_best: bool, world: World) -> Path:
+        """As `save`, of a state with divided tensors, of which every process writes its own part; all call it."""
+        path = self._path(step).with_suffix(parts.SUFFIX)
+        draft = path.with_name(f".{path.name}.partial")
+        own: dict[str, Tensor] = {}
+        common = parts.take_apart(dict(state), own)
+        failure: OSError | None = None
+        try:
+            if world.is_main:
+                self.folder.mkdir(parents=True, exist_ok=True)
+                self._remove_partial()
+                draft.mkdir()
+            world.share(None)  # the others wait for the folder
+            write_whole(draft / parts.part_file(world.rank), lambda file: torch.save(own, file))
+        except OSError as error:
+            failure = error
+        [has_failed] = world.any(failure is not None)
+        if world.is_main and not has_failed:
+            try:
+                self._finish_divided(common, draft, path, is_best=is_best)
+            except OSError as error:
+                failure, has_failed = error, True
+        [has_failed] = world.any(has_failed)
+        if has_failed:
+            reason = failure or OSError(errno.EIO, "another process could not write its part")
+            raise CheckpointError(self._describe(reason, path)) from failure
+        if world.is_main:
+            self._prune(step)
+        return path
+
+    def _finish_divided(self, common: dict[str, Any], draft: Path, path: Path, *, is_best: bool) -> None:
+        """What all parts have in common, then the name."""
+        check_plain(common)
+        whole = {"state": common, "parts": parts.sizes_of(draft)}
+        write_whole(draft / parts.COMMON_FILE, lambda file: torch.save(whole, file))
+        parts.remove(path)
+        draft.rename(path)
+        parts.remove(path.with_suffix(".pt"))
+        _sync_folder(self.folder)
+        if is_best:
+            target = (self.folder / BEST_FILE).with_suffix(parts.SUFFIX)
+            parts.link_folder(path, target)
+            parts.remove(target.with_suffix(".pt"))
+
+    def steps(self) -> list[int]:
+        """The steps of which there is a checkpoint, in order."""
+        if not self.folder.is_dir():
+            return []
+        names = (path.name for path in self.folder.iterdir())
+        return sorted({int(found[1]) for name in names if (found := _STEP_NAME.fullmatch(name))})
+
+    def newest(self) -> Path | None:
+        """The newest checkpoint that is whole; damaged ones are passed over and named in the log.
+
+        None where there are no checkpoints. If there are and none is whole, it is an error: to begin anew unasked would
+        throw away what may yet be restored.
+        """
+        steps = self.steps()
+        for step in reversed(steps):
+            path = self._either(self._path(step))
+            if path is not None and is_whole(path):
+                return path
+            _log.warning("%s is damaged and passed over", path)
+        if steps:
+            raise ValueError(
+                f"no checkpoint in {self.folder} is whole, {len(steps)} damaged: restore one from a copy, delete that "
+                "folder to train from the start again, or begin a new run with another out="
+            )
+        return None
+
+    def best(self) -> Path | None:
+        """The checkpoint that was saved as the best, if there is one."""
+        return self._either(self.folder / BEST_FILE)
+
+    def _either(self, path: Path) -> Path | None:
+        """The file, or the folder of parts in its place."""
+        folder = path.with_suffix(parts.SUFFIX)
+        if folder.is_dir():
+            return folder
+        return path if path.is_file() else None
+
+    def _path(self, step: int) -> Path:
+        return self.folder / f"step_{step:09d}.pt"
+
+    def _prune(self, saved: int) -> None:
+        earlier = [step for step in self.steps() if step <= saved]
+        for step in self.steps():
+            if step not in earlier[-self.keep_last :]:
+                for path in (self._path(step), self._path(step).with_suffix(parts.SUFFIX)):
+                    try:
+                        parts.remove(path)
+                    except OSError as error:  # no reason to end a run whose state is safe
+                        _log.warning("%s is no longer needed but can't be removed (%s)", path, error.strerror)
+
+    def _remove_partial(self) -> None:
+        """What a killed process left half-written; it may be what fills the disk."""
+        for path in self.folder.glob(".*.partial"):
+            parts.remove(path)
+
+    def _describe(self, error: OSError, path: Path) -> str:
+        steps = self.steps()
+        kept = f"the checkpoint of step {steps[-1]} is kept" if steps else "there is no earlier checkpoint"
+        return (
+            f"{path} could not be written ({error.strerror or error}); {kept}: "
+            "make room or check the disk, then run the same command to go on"
+        )
+
+
+def load_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The state in a checkpoint, on the CPU; loading it never runs code that a file brings."""
+    file = Path(path)
+    if not file.exists():
+        raise ValueError(f"{file}: no such checkpoint")
+    if not is_whole(file):
+        raise ValueError(f"{file}: damaged, or not a checkpoint")
+    if file.is_dir():
+        common = read_pickle(file / parts.COMMON_FILE, f"{file}")
+        return parts.put_together(common["state"], [read_pickle(file / name, f"{file}") for name in common["parts"]])
+    state = read_pickle(file, f"{file}")
+    if not isinstance(state, dict):
+        raise ValueError(f"{file}: holds a {type(state).__name__} where a checkpoint was expected")
+    return state
+
+
+def is_whole(path: Path) -> bool:
+    """Whether every byte of a file of torch.save is as it was written, by the sums in its archive; or of a folder."""
+    if path.is_dir():
+        common = path / parts.COMMON_FILE
+        if not is_whole(common):
+            return False
+        found = parts.sizes_of(path)
+        return found == read_pickle(common, f"{path}").get("parts") and all(is_whole(path / name) for name in found)
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return archive.testzip() is None
+    except (OSError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError):
+        return False
+
+
+def check_plain(state: object, place: str = "state") -> None:
+    """Refuse what loading without running code could not bring back, before anything is written."""
+    if type(state) in _PLAIN:
+        return
+    if isinstance(state, Mapping) and type(state) in (dict, OrderedDict):
+        for key, value in state.items():
+            if type(key) not in (str, int):
+                raise ValueError(f"{place}: keys of a checkpoint are strings or whole numbers, not {key!r}")
+            check_plain(value, f"{place}[{key!r}]")
+    elif isinstance(state, (list, tuple)) and type(state) in (list, tuple):  # a named tuple needs its class
+        for index, value in enumerate(state):
+            check_plain(value, f"{place}[{index}]")
+    else:
+        raise ValueError(
+            f"{place} is a {type(state).__name__}: a checkpoint holds tensors, numbers, strings, dicts and lists"
+        )
+
+
+def write_whole(path: Path, write: Callable[[Any], object]) -> None:
+    """Let `write` fill a binary file that takes the name `path` only when all of it is on the disk."""
+    with _taking_place_of(path) as temporary, temporary.open("wb") as file:
+        watched = _Watched(file)
+        try:
+            write(watched)
+        except RuntimeError as error:
+            # torch.save closes its archive after a failed write and raises about that instead
+            raise watched.error or error from None
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def link_whole(source: Path, path: Path) -> None:
+    """Give a file a second name in place of what had it; a copy where the file system has no links."""
+    with _taking_place_of(path) as temporary:
+        try:
+            os.link(source, temporary)
+        except OSError:
+            with source.open("rb") as original, temporary.open("wb") as copy:
+                shutil.copyfileobj(original, copy, 1 << 20)
+                copy.flush()
+                os.fsync(copy.fileno())
+
+
+@contextlib.contextmanager
+def _taking_place_of(path: Path) -> Iterator[Path]:
+    """A temporary name beside `path`, which gets that name when the block ends well and is removed when not."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        yield temporary
+        temporary.replace(path)
+        _sync_folder(path.parent)
+    except OSError as error:
+        if error.errno is not None and (error.filename is None or Path(error.filename) == temporary):
+            error.filename = str(path)  # what a person knows it by
+        raise
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Put the names in a folder on the disk, where the system can."""
+    if not hasattr(os, "O_DIRECTORY"):
+        return
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class _Watched:
+    """A file that remembers the error of a write."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.file = file
+        self.error: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        try:
+            return self.file.write(data)
+        except OSError as error:
+            self.error = error
+            raise
+
+    def flush(self) -> None:
+        self.file.flush()

@@ -1,0 +1,152 @@
+"""What a run says while it goes: a bar on a terminal, plain lines elsewhere; and how fast it is."""
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress as Bars
+
+if TYPE_CHECKING:
+    from vitrail.training.loop.stage import Stage
+
+Item = TypeVar("Item")
+_LOGGER = logging.getLogger(__name__)
+_METRIC_SECONDS = 2.0  # between two lines of metrics
+_LINE_SECONDS = 30.0  # between two plain lines
+
+
+class Progress:
+    """Counts images and waiting, and shows them. Of several processes only the main one shows anything."""
+
+    def __init__(self, *, is_shown: bool, console: Console | None = None) -> None:
+        self.console = console or Console(stderr=True)
+        self.is_shown = is_shown
+        self._bars: Bars | None = None
+        self._line_at = 0.0
+        self._reset()
+        self._started = time.monotonic()
+
+    def _reset(self) -> None:
+        self._since, self._images, self._waited = time.monotonic(), 0, 0.0
+
+    @contextlib.contextmanager
+    def stage(self, stage: "Stage") -> Iterator[None]:
+        """Show the steps of a stage inside the block."""
+        self._reset()
+        if not (self.is_shown and self.console.is_terminal):
+            yield
+            return
+        columns = ("[bold]{task.description}", BarColumn(), MofNCompleteColumn(), "{task.fields[note]}")
+        with Bars(*columns, TimeElapsedColumn(), "/", TimeRemainingColumn(), console=self.console) as bars:
+            name = "train" if stage.recipe.name == "" else stage.recipe.model.name
+            self._bars = bars
+            self._task = bars.add_task(name, total=stage.total_steps, completed=stage.step, note="")
+            try:
+                yield
+            finally:
+                self._bars = None
+
+    def waiting(self, batches: Iterable[Item]) -> Iterator[Item]:
+        """Pass batches through and count the time that they are waited for."""
+        iterator = iter(batches)
+        while True:
+            start = time.monotonic()
+            try:
+                batch = next(iterator)
+            except StopIteration:
+                return
+            self._waited += time.monotonic() - start
+            yield batch
+
+    def note_step(self, stage: "Stage", *, num_images: int, is_due: bool) -> bool:
+        """Count a step; whether it is time to write down the metrics. Only the main process's clock decides."""
+        self._images += num_images
+        if self._bars is not None:
+            self._bars.update(self._task, completed=stage.step)
+        wants = is_due or time.monotonic() - self._since > _METRIC_SECONDS or stage.step == 1
+        return bool(stage.world.share(wants)) if stage.world.num_ranks > 1 else wants
+
+    def speed(self) -> dict[str, float]:
+        """Since the last time: images a second, the share of time spent waiting for them; and the time of the run."""
+        seconds = max(time.monotonic() - self._since, 1e-9)
+        speed = {
+            "images_per_second": round(self._images / seconds, 2),
+            "data_wait": round(min(1.0, self._waited / seconds), 4),
+            "seconds": round(time.monotonic() - self._started, 3),
+        }
+        self._reset()
+        return speed
+
+    def show_step(self, record: Mapping[str, Any]) -> None:
+        """The loss and the speed."""
+        note = (
+            f"epoch {record['epoch']:.2f}  loss {record['loss']:.3f}  {record['images_per_second']:.0f} img/s"
+            f"  waiting for data {record['data_wait']:.0%}"
+        )
+        if self._bars is not None:
+            self._bars.update(self._task, note=note)
+        elif self.is_shown and time.monotonic() - self._line_at > _LINE_SECONDS:
+            self._line_at = time.monotonic()
+            self.say(f"step {record['step']}  {note}")
+
+    def evaluating(self, batches: Iterable[Item], total: int) -> Iterator[Item]:
+        """Pass batches of an evaluation through; its time is none of the training's speed."""
+        start = time.monotonic()
+        task = self._bars.add_task("evaluate", total=total, note="") if self._bars else None
+        for batch in batches:
+            yield batch
+            if self._bars is not None and task is not None:
+                self._bars.advance(task)
+        if self._bars is not None and task is not None:
+            self._bars.remove_task(task)
+        self._since += time.monotonic() - start
+
+    @contextlib.contextmanager
+    def counting(self, name: str, *, total: int) -> Iterator[Callable[[int], object]]:
+        """A bar for something that a run does before its first step; the function adds to it."""
+        is_shown = self.is_shown and self.console.is_terminal
+        with Bars(console=self.console, transient=True, disable=not is_shown) as bars:
+            task = bars.add_task(name, total=total)
+            yield lambda count: bars.advance(task, count)
+
+    def show_evaluation(self, record: Mapping[str, Any]) -> None:
+        """The accuracy."""
+        coarse = f"  coarse {record['coarse_top1']:.2f} %" if "coarse_top1" in record else ""
+        key = "mean_average_precision"
+        precision = f"  mean average precision {record[key]:.2f} %" if key in record else ""
+        top5 = f"  top-5 {record['top5']:.2f} %" if "top5" in record else ""
+        self.say(f"epoch {record['epoch']:.4g}: top-1 {record['top1']:.2f} %{top5}{coarse}{precision}")
+
+    @contextlib.contextmanager
+    def showing_warnings(self) -> Iterator[None]:
+        """Show the package's warnings inside the block, above the bar; of several processes only the main one's."""
+        handler = _Warnings(self.console) if self.is_shown else logging.NullHandler()
+        logger = logging.getLogger("vitrail")
+        logger.addHandler(handler)
+        try:
+            yield
+        finally:
+            logger.removeHandler(handler)
+
+    def say(self, text: str) -> None:
+        """A line that stays, in the log as well."""
+        _LOGGER.info(text)
+        if self.is_shown:
+            self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+class _Warnings(logging.Handler):
+    """Warnings as lines of a console; a traceback is for the log."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(level=logging.WARNING)
+        self.console = console
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Show one."""
+        line = f"{record.levelname.lower()}: {record.getMessage()}"
+        self.console.print(line, highlight=False, markup=False, soft_wrap=True)

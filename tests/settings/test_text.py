@@ -1,0 +1,133 @@
+"""Recipes as text: what is written is read back, and every mistake is one line that names the key."""
+
+from pathlib import Path
+
+import pytest
+
+from vitrail.settings.recipe import SHORT_KEYS, Recipe
+from vitrail.settings.text import all_keys, change, parse_assignments, read_recipe, stage_of, write_yaml
+
+
+def changed(*words: str) -> Recipe:
+    return change(Recipe(), parse_assignments(words))
+
+
+def test_what_is_written_is_read_back_and_every_key_has_a_comment(tmp_path: Path) -> None:
+    recipe = changed("lr=5e-4", "model=cait_xxs24", "model.settings={depth: 6}", "stages=[{epochs: 3}, {lr: 1e-5}]")
+    text = write_yaml(recipe)
+    (tmp_path / "my.yaml").write_text(text)
+    assert read_recipe(tmp_path / "my.yaml") == recipe
+    assert all("  # " in line for line in text.splitlines() if line)
+    assert "None" not in text
+
+
+def test_values_are_read_as_people_write_them() -> None:
+    recipe = changed("lr=5e-4", "image_size=[160, 224]", "epochs=30", "model.settings.layer_scale=1e-4", "init=null")
+    assert recipe.optimizer.lr == 5e-4
+    assert recipe.image_size == (160, 224)
+    assert recipe.epochs == 30
+    assert recipe.model.settings == {"layer_scale": 1e-4}
+
+
+@pytest.mark.parametrize(
+    "key", ["data", "data.val", "data.quarantine", "init", "teacher", "teacher.classes", "teacher.cache_folder", "out"]
+)
+@pytest.mark.parametrize("text", ["run #2", "123", "1e5", "[a]", "yes", "a: b", "2026-01-01", "'quoted'"])
+def test_paths_are_taken_as_they_are_written(key: str, text: str) -> None:
+    assert parse_assignments([f"{key}={text}"]) == {key: text}
+
+
+def test_a_path_that_looks_like_something_else_is_read_back(tmp_path: Path) -> None:
+    recipe = changed("data=1e5", "init=123", "stages=[{epochs: 1}, {epochs: 2}]")
+    recipe = change(recipe, parse_assignments(["stages.1.data.val=run #2"]))
+    assert (recipe.data.spec, recipe.model.init, recipe.stages[1]["data.val"]) == ("1e5", "123", "run #2")
+    (tmp_path / "my.yaml").write_text(write_yaml(recipe))
+    assert read_recipe(tmp_path / "my.yaml") == recipe
+
+
+def test_null_and_nothing_are_no_path() -> None:
+    assert changed("data=", "init=null").data.spec is None
+    assert changed("data=", "init=null").model.init is None
+
+
+def test_lr_follows_its_rule() -> None:
+    assert changed("lr=5e-4", "optimizer.reference_batch=512", "batch_size=1024").lr == pytest.approx(1e-3)
+    assert changed("lr=3e-3", "batch_size=64").lr == pytest.approx(3e-3)
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("epoch=3", "unknown key 'epoch', did you mean 'epochs'?"),
+        ("optimizer.lrr=3", "unknown key 'optimizer.lrr', did you mean 'optimizer.lr'?"),
+        ("drop_path=0.1", "unknown key 'drop_path', did you mean 'regularisation.drop_path'?"),
+        ("epochs=abc", "epochs cannot be 'abc': input should be a valid number"),
+        ("epochs=-1", "epochs cannot be -1: input should be greater than 0"),
+        ("batch_size=2.5", "batch_size cannot be 2.5: input should be a valid integer"),
+        ("run.precision=fp8", "run.precision cannot be 'fp8': input should be 'auto', 'fp32', 'bf16' or 'fp16'"),
+        ("optimizer=3", "optimizer is a group of settings: set one of them, such as optimizer.name"),
+        ("stages=[{lrr: 3}]", "unknown key 'lrr', did you mean 'lr'?"),
+        ("epochs", "'epochs' is no setting: write key=value, such as epochs=30"),
+        ("lr=[1", "lr is not valid YAML"),
+        ("epochs=.inf", "epochs cannot be inf: input should be a finite number"),
+        ("epochs=inf", "epochs cannot be 'inf': input should be a finite number"),
+        ("evaluation.every=.nan", "evaluation.every cannot be nan: input should be a finite number"),
+        ("augmentation.scale=[0.1, .inf]", "augmentation.scale.1 cannot be inf: input should be a finite number"),
+        (
+            "stages=[{schedule.warmup_epochs: .inf}]",
+            "schedule.warmup_epochs cannot be inf: input should be a finite number",
+        ),
+        ("model.settings={dim: .nan}", "model.settings cannot be {'dim': nan}: numbers must be finite"),
+        ("epochs=true", "epochs cannot be True: true and false are no values of it"),
+        ("image_size=[true, 32]", "image_size cannot be [True, 32]: true and false are no values of it"),
+        ("run.threads=100000", "run.threads cannot be 100000: input should be less than or equal to 1024"),
+        ("stages=[{stages: [{epochs: 3}]}]", "stages.0 has stages of its own: list them one after the other"),
+        ("stages=[{epochs: 1}, {stages.0.epochs: 3}]", "stages.1 has stages of its own"),
+    ],
+)
+def test_a_mistake_is_one_line_that_names_the_key(word: str, message: str) -> None:
+    with pytest.raises(ValueError) as error:  # noqa: PT011 the text is compared below
+        changed(word)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_recipe_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"cannot read the recipe .*my\.yaml: No such file"):
+        read_recipe(tmp_path / "my.yaml")
+    (tmp_path / "list.yaml").write_text("- 1\n")
+    with pytest.raises(ValueError, match="is not a recipe: it must hold keys and values"):
+        read_recipe(tmp_path / "list.yaml")
+    (tmp_path / "wrong.yaml").write_text("epochs: 3\noptimiser:\n  lr: 3\n")
+    with pytest.raises(ValueError, match=r"wrong\.yaml: unknown key 'optimiser'"):
+        read_recipe(tmp_path / "wrong.yaml")
+    (tmp_path / "code.yaml").write_text("epochs: !!python/object/apply:os.getcwd []\n")
+    with pytest.raises(ValueError, match=r"code\.yaml is not valid YAML in line 1"):
+        read_recipe(tmp_path / "code.yaml")
+
+
+def test_stages_change_the_recipe_one_by_one() -> None:
+    recipe = changed("image_size=160", "stages=[{epochs: 400}, {epochs: 20, image_size: 224, optimizer.lr: 1e-5}]")
+    first, second = stage_of(recipe, 0), stage_of(recipe, 1)
+    assert (first.epochs, first.image_size, first.optimizer.lr) == (400, 160, 1e-3)
+    assert (second.epochs, second.image_size, second.optimizer.lr) == (20, 224, 1e-5)
+    assert first.stages == ()
+    assert recipe.num_stages == 2
+    assert Recipe().num_stages == 1
+
+
+def test_a_key_that_stages_set_is_changed_in_the_stage() -> None:
+    recipe = changed("stages=[{epochs: 400}, {epochs: 20, lr: 1e-5}]")
+    assert stage_of(change(recipe, {"stages.1.optimizer.lr": 1e-4}), 1).optimizer.lr == 1e-4
+    assert stage_of(change(recipe, {"stages.0.batch_size": 64}), 0).batch_size == 64
+    assert stage_of(change(recipe, {"batch_size": 64}), 1).batch_size == 64
+    with pytest.raises(ValueError, match=r"epochs is set by the stages .*: change stages\.0\.epochs instead"):
+        change(recipe, {"epochs": 3})
+    with pytest.raises(ValueError, match="there is no stage 2; this recipe has 2, counted from 0"):
+        change(recipe, {"stages.2.epochs": 3})
+
+
+def test_every_short_key_stands_for_a_key_and_all_are_documented() -> None:
+    assert set(SHORT_KEYS.values()) <= set(all_keys())
+    with pytest.raises(ValueError, match="frozen"):
+        Recipe().epochs = 3
