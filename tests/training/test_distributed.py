@@ -13,7 +13,7 @@ from tiny_runs import run_in, start, wait_for_step
 from torch import nn
 
 import vitrail
-from vitrail.settings.recipe import RunSettings
+from vitrail.settings.running import RunSettings
 from vitrail.training.parallel import launch
 from vitrail.training.parallel.distributed import World, choose_gpu, is_lost_connection
 from vitrail.training.parallel.launch import Place, find_place, run_together

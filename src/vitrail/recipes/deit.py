@@ -1,16 +1,11 @@
 """DeiT: data-efficient training of vision transformers (thesis 3.4.5, table 3.9)."""
 
-from vitrail.settings.recipe import (
-    AugmentationSettings,
-    BlendSettings,
-    EvaluationSettings,
-    ModelSettings,
-    ObjectiveSettings,
-    OptimizerSettings,
-    Recipe,
-    RegularisationSettings,
-    ScheduleSettings,
-)
+from vitrail.settings.images import AugmentationSettings, BlendSettings
+from vitrail.settings.learning import OptimizerSettings, RegularisationSettings, ScheduleSettings
+from vitrail.settings.model import ModelSettings
+from vitrail.settings.recipe import Recipe
+from vitrail.settings.running import EvaluationSettings
+from vitrail.settings.task import ObjectiveSettings
 from vitrail.settings.text import change
 
 # Colour jitter: none, table 6.1.

@@ -6,16 +6,12 @@ Where the authors published the settings and the curve of a run, its recipe has 
 from typing import Any
 
 from vitrail.recipes.deit import SCHEDULE
-from vitrail.settings.recipe import (
-    AugmentationSettings,
-    BlendSettings,
-    EvaluationSettings,
-    ModelSettings,
-    ObjectiveSettings,
-    OptimizerSettings,
-    Recipe,
-    RegularisationSettings,
-)
+from vitrail.settings.images import AugmentationSettings, BlendSettings
+from vitrail.settings.learning import OptimizerSettings, RegularisationSettings
+from vitrail.settings.model import ModelSettings
+from vitrail.settings.recipe import Recipe
+from vitrail.settings.running import EvaluationSettings
+from vitrail.settings.task import ObjectiveSettings
 from vitrail.settings.text import change
 
 # Table 6.14: 400 epochs on ImageNet-1k, 90 on ImageNet-21k.

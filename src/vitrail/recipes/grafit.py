@@ -2,16 +2,12 @@
 
 from typing import Any
 
-from vitrail.settings.recipe import (
-    AugmentationSettings,
-    EmbeddingSettings,
-    EvaluationSettings,
-    ModelSettings,
-    OptimizerSettings,
-    Recipe,
-    RegularisationSettings,
-    ScheduleSettings,
-)
+from vitrail.settings.images import AugmentationSettings
+from vitrail.settings.learning import OptimizerSettings, RegularisationSettings, ScheduleSettings
+from vitrail.settings.model import ModelSettings
+from vitrail.settings.recipe import Recipe
+from vitrail.settings.running import EvaluationSettings
+from vitrail.settings.task import EmbeddingSettings
 from vitrail.settings.text import change
 
 # What differs between ImageNet and CIFAR-100: the size of the images, views of an image, clusters of ClusterFit+.

@@ -1,16 +1,12 @@
 """PatchConvNet (thesis 5.2.3 and 5.3.4): four trainings, told apart by data and resolution."""
 
 from vitrail.recipes.deit import SCHEDULE
-from vitrail.settings.recipe import (
-    AugmentationSettings,
-    BlendSettings,
-    EvaluationSettings,
-    ModelSettings,
-    ObjectiveSettings,
-    OptimizerSettings,
-    Recipe,
-    RegularisationSettings,
-)
+from vitrail.settings.images import AugmentationSettings, BlendSettings
+from vitrail.settings.learning import OptimizerSettings, RegularisationSettings
+from vitrail.settings.model import ModelSettings
+from vitrail.settings.recipe import Recipe
+from vitrail.settings.running import EvaluationSettings
+from vitrail.settings.task import ObjectiveSettings
 from vitrail.settings.text import change
 
 # Table 5.8; L60 and L120 are not in it and take the values of B60 and B120.

@@ -1,7 +1,8 @@
 """ResMLP (thesis 4.3.1): DeiT's training with LAMB."""
 
 from vitrail.recipes.deit import TEACHER, deit
-from vitrail.settings.recipe import OptimizerSettings, Recipe
+from vitrail.settings.learning import OptimizerSettings
+from vitrail.settings.recipe import Recipe
 from vitrail.settings.text import change
 
 # By depth. LayerScale as in CaiT (3.5.1). Stochastic depth: the thesis only says "as in chapter 3"; the authors name

@@ -4,17 +4,12 @@ The thesis only cites A1 to A3; their values are those of "ResNet strikes back" 
 """
 
 from vitrail.recipes.deit import SCHEDULE
-from vitrail.settings.recipe import (
-    AugmentationSettings,
-    BlendSettings,
-    EvaluationSettings,
-    ModelSettings,
-    ObjectiveSettings,
-    OptimizerSettings,
-    Recipe,
-    RegularisationSettings,
-    ScheduleSettings,
-)
+from vitrail.settings.images import AugmentationSettings, BlendSettings
+from vitrail.settings.learning import OptimizerSettings, RegularisationSettings, ScheduleSettings
+from vitrail.settings.model import ModelSettings
+from vitrail.settings.recipe import Recipe
+from vitrail.settings.running import EvaluationSettings
+from vitrail.settings.task import ObjectiveSettings
 from vitrail.settings.text import change
 
 RESNET = ModelSettings(name="timm/resnet50")

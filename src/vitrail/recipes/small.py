@@ -1,16 +1,11 @@
 """Our own recipes for a few thousand images on a laptop."""
 
-from vitrail.settings.recipe import (
-    AugmentationSettings,
-    BlendSettings,
-    EvaluationSettings,
-    ModelSettings,
-    ObjectiveSettings,
-    OptimizerSettings,
-    Recipe,
-    RegularisationSettings,
-    ScheduleSettings,
-)
+from vitrail.settings.images import AugmentationSettings, BlendSettings
+from vitrail.settings.learning import OptimizerSettings, RegularisationSettings, ScheduleSettings
+from vitrail.settings.model import ModelSettings
+from vitrail.settings.recipe import Recipe
+from vitrail.settings.running import EvaluationSettings
+from vitrail.settings.task import ObjectiveSettings
 
 # A narrow and shallow CaiT. What makes it learn in minutes: convolutions in the stem, LayerScale at 1 (1e-5 is meant
 # for 24 blocks), initial weights of 1 / sqrt(inputs) instead of 0.02, and heads that do not talk: their mixing starts

@@ -1,16 +1,11 @@
 """How vision transformers were trained before and beside DeiT: two columns of thesis table 6.1, on ViT-B."""
 
-from vitrail.settings.recipe import (
-    AugmentationSettings,
-    BlendSettings,
-    EvaluationSettings,
-    ModelSettings,
-    ObjectiveSettings,
-    OptimizerSettings,
-    Recipe,
-    RegularisationSettings,
-    ScheduleSettings,
-)
+from vitrail.settings.images import AugmentationSettings, BlendSettings
+from vitrail.settings.learning import OptimizerSettings, RegularisationSettings, ScheduleSettings
+from vitrail.settings.model import ModelSettings
+from vitrail.settings.recipe import Recipe
+from vitrail.settings.running import EvaluationSettings
+from vitrail.settings.task import ObjectiveSettings
 from vitrail.settings.text import change
 
 

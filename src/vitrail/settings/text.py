@@ -9,7 +9,8 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from vitrail.settings.recipe import SHORT_KEYS, Recipe, Section
+from vitrail.settings.recipe import SHORT_KEYS, Recipe
+from vitrail.settings.section import Section
 
 _COMMENT_COLUMN = 34
 _SCIENTIFIC = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$")

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO
 
-from vitrail.settings.recipe import RunSettings
+from vitrail.settings.running import RunSettings
 
 USER_ERROR = 2  # the exit code of a process that has said in one line what is wrong
 LOST_OTHERS = 75  # of a process that ends because another one did

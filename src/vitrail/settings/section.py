@@ -1,0 +1,44 @@
+"""A group of settings: frozen, typed, and read from YAML without code.
+
+The sentence below each field is its description: `vitrail recipes show` prints it beside the key.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError
+
+ImageSize = PositiveInt | tuple[PositiveInt, PositiveInt]
+
+
+class Section(BaseModel):
+    """A group of settings: unknown keys and wrong types are errors, and nothing changes once it is made."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", use_attribute_docstrings=True, protected_namespaces=(), allow_inf_nan=False
+    )
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def refuse_what_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
+        """pydantic would take true for 1, and infinity for a number of epochs."""
+        assert info.field_name is not None
+        field = cls.model_fields[info.field_name]
+        if isinstance(field.default, Section):  # it looks at its own
+            return value
+        items = value if isinstance(value, (list, tuple)) else (value,)
+        if field.annotation is not bool and any(isinstance(item, bool) for item in items):
+            raise PydanticCustomError("no_number", "true and false are no values of it")
+        if isinstance(value, Mapping) and _has_infinite(value):  # of other fields pydantic sees to it
+            raise PydanticCustomError("no_number", "numbers must be finite")
+        return value
+
+
+def _has_infinite(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return any(map(_has_infinite, value.values()))
+    if isinstance(value, (list, tuple)):
+        return any(map(_has_infinite, value))
+    return isinstance(value, float) and not math.isfinite(value)
