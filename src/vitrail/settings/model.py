@@ -2,6 +2,8 @@
 
 from typing import Any, Literal
 
+from pydantic import Field
+
 from vitrail.settings.section import Section
 
 
@@ -16,5 +18,5 @@ class ModelSettings(Section):
     """parts that learn besides the head: attention, ffn, norm, positions, stem, blocks.18+, several with commas"""
     position_resize: Literal["bicubic", "bilinear"] = "bicubic"
     """how weights to start from are fitted to another image size"""
-    settings: dict[str, Any] = {}
+    settings: dict[str, Any] = Field(default_factory=dict)
     """further settings of the model, such as {depth: 6, patch_size: 4}"""
