@@ -22,8 +22,8 @@ from PIL import Image
 from rich.console import Console
 
 import vitrail
-from vitrail.settings.recipe import Recipe
 from vitrail.settings.text import change, parse_assignments
+from vitrail.tasks.distill.settings import DistillRecipe
 from vitrail.training.loop.stages import train
 from vitrail.training.parallel.distributed import World
 from vitrail.training.runs.progress import Progress
@@ -70,7 +70,7 @@ def make_epoch(case: tuple[str, str], folder: Path, *, data: Path, cache: str) -
         f"teacher.cache={cache}",
         f"teacher.cache_folder={folder / 'answers'}",
     )
-    recipe = change(Recipe(), parse_assignments(words))
+    recipe = change(DistillRecipe(), parse_assignments(words))
 
     def epoch() -> None:
         with tempfile.TemporaryDirectory() as run_folder:

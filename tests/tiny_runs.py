@@ -5,13 +5,20 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from rich.console import Console
 
+from vitrail.heads.embed import trunk_of
+from vitrail.models.contract import Model
 from vitrail.settings.recipe import Recipe
 from vitrail.settings.text import change, parse_assignments, write_yaml
+from vitrail.tasks import find_task
+from vitrail.tasks.classify.settings import ClassifyRecipe
+from vitrail.tasks.contract import Site, Task
+from vitrail.training.loop.freezing import freeze
 from vitrail.training.loop.stages import train
 from vitrail.training.parallel.distributed import World
 from vitrail.training.runs.checkpoint import Checkpoints
@@ -40,7 +47,25 @@ SETTINGS = (
 
 
 def tiny_recipe(*words: str) -> Recipe:
-    return change(Recipe(), parse_assignments([*SETTINGS, *words]))
+    """A recipe of classification with these settings, then changed; task=NAME keeps what that task knows of them."""
+    return change(change(ClassifyRecipe(), parse_assignments(SETTINGS)), parse_assignments(words))
+
+
+def task_of(recipe: Recipe, *, folder: Path | None = None) -> Task[Any]:
+    """The task of a recipe, in this process alone."""
+    progress = Progress(is_shown=False, console=Console(quiet=True))
+    site = Site(torch.device("cpu"), torch.float32, World(), progress, seed=recipe.seed, folder=folder)
+    return find_task(recipe.task)(recipe, site)
+
+
+def model_of(recipe: Recipe, *, num_classes: int, classes: list[str] | None = None) -> Model:
+    """The model that a recipe begins with, for that many classes, which may have names."""
+    task = task_of(recipe)
+    model = task.make_model({"classes": classes or [str(number) for number in range(num_classes)]})
+    if recipe.model.init is not None:
+        task.load_initial(model, recipe.model.init, description={} if classes is None else {"classes": classes})
+    freeze(trunk_of(model), recipe.model.train_only)
+    return model
 
 
 def run_in(folder: Path, *words: str) -> RunFolder:

@@ -48,7 +48,7 @@ def test_a_run_is_explained_with_a_picture_an_image_and_a_page(
 def test_of_an_embedding_the_trunk_is_shown_and_not_scored(
     tmp_path: Path, photos: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ("blend.probability=0", "embedding.projector=linear", "embedding.dim=8", "embedding.instance=0", "epochs=1")
+    words = ("task=embed", "embedding.projector=linear", "embedding.dim=8", "embedding.instance=0", "epochs=1")
     embedding = run_in(tmp_path / "embedding", *words).path
     assert main(["explain", str(embedding), "photos/é.jpg", "out=seen", "--json"]) == 0
     record = json.loads(capsys.readouterr().out)

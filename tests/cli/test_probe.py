@@ -162,7 +162,7 @@ def test_models_weights_and_data_that_are_not_there_are_one_line(
 def test_a_probe_of_an_embedding_run_is_measured_but_not_saved(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ("embedding.projector=linear", "embedding.dim=8", "embedding.instance=0", "blend.probability=0", "epochs=1")
+    words = ("embedding.projector=linear", "embedding.dim=8", "embedding.instance=0", "task=embed", "epochs=1")
     run = run_in(tmp_path / "run", *words)
     assert probe(capsys, run.path, "method=ridge")["dim"] == 8
     error = complaint(capsys, run.path, "method=ridge", f"out={tmp_path / 'out'}")

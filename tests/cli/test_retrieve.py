@@ -123,7 +123,7 @@ def test_several_runs_make_the_matrix_as_table_csv_and_json(
 def test_an_embedding_without_a_classifier_is_conditioned_by_its_neighbours(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    settings = ("embedding.projector=linear", "embedding.dim=8", "embedding.instance=0", "blend.probability=0")
+    settings = ("embedding.projector=linear", "embedding.dim=8", "embedding.instance=0", "task=embed")
     folder = run_in(tmp_path / "snca", *TINY, *settings, "data.level=coarse").path
     (run,) = retrieve(capsys, folder, f"data={SHAPES}")["runs"]
     assert (run["trained_on"], run["num_train_classes"], run["dim"]) == ("coarse", 6, 8)
@@ -132,7 +132,7 @@ def test_an_embedding_without_a_classifier_is_conditioned_by_its_neighbours(
 
 def test_a_run_that_used_no_labels_is_of_one_class(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     settings = ("embedding.projector=linear", "embedding.dim=8", "embedding.hidden_dim=8", "embedding.knn=0")
-    views = ("augmentation.views=2", "augmentation.repeats=1", "blend.probability=0")
+    views = ("embedding.views=2", "augmentation.repeats=1", "task=embed")
     folder = run_in(tmp_path / "unsupervised", *TINY, *settings, *views).path
     assert main(["retrieve", str(folder), f"data={SHAPES}"]) == 0
     assert "unsupervised: deit_tiny, trained on ∅ (1), 8 numbers an image" in capsys.readouterr().out
@@ -279,7 +279,7 @@ def test_what_is_wrong_is_said_in_one_line(
 def test_a_level_of_the_same_name_but_other_classes_is_not_what_a_run_was_trained_on(
     fine_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ("embedding.projector=linear", "embedding.dim=8", "embedding.instance=0", "blend.probability=0")
+    words = ("embedding.projector=linear", "embedding.dim=8", "embedding.instance=0", "task=embed")
     embedding = run_in(tmp_path / "embedding", *TINY, *words).path
     (run,) = retrieve(capsys, embedding, f"data={SHAPES}")["runs"]
     assert (run["trained_on"], run["num_train_classes"]) == ("label", 24)

@@ -8,12 +8,11 @@ from torch import Tensor
 
 from vitrail.evaluation.kmeans import (
     cluster,
-    cluster_level,
     improve_centroids,
     nearest_centroids,
-    pseudo_labels,
     spread_centroids,
 )
+from vitrail.tasks.clusterfit.clustering import cluster_level, pseudo_labels
 
 BACKENDS = [
     "torch",

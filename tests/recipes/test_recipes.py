@@ -15,7 +15,7 @@ from vitrail.models.catalog import TIMM_PREFIX, create_model, get_entry
 from vitrail.models.contract import config_from_settings
 from vitrail.models.timm_backbone import TimmSettings
 from vitrail.recipes import RECIPES, find_recipe, get_recipe, list_recipes
-from vitrail.settings.recipe import Recipe
+from vitrail.settings.image_recipe import ImageRecipe
 from vitrail.settings.text import read_recipe, stage_of, write_yaml
 from vitrail.training.loop.build import make_schedule
 from vitrail.training.loop.optimizer import OptimizerSettings
@@ -25,12 +25,13 @@ from vitrail.training.runs.reference_curves import list_curves, load_curve
 ONE_EACH = list({entry.function: name for name, entry in reversed(list(RECIPES.items()))}.values())
 
 
-def stages_of(name: str) -> list[Recipe]:
+def stages_of(name: str) -> list[ImageRecipe]:
     recipe = get_recipe(name)
-    return [stage_of(recipe, number) for number in range(recipe.num_stages)]
+    stages = [stage_of(recipe, number) for number in range(recipe.num_stages)]
+    return [stage for stage in stages if isinstance(stage, ImageRecipe)]
 
 
-def model_settings(recipe: Recipe) -> dict[str, Any]:
+def model_settings(recipe: ImageRecipe) -> dict[str, Any]:
     settings = {**recipe.model.settings, "image_size": recipe.image_size}
     for name in ("drop_path", "dropout"):
         if (rate := getattr(recipe.regularisation, name)) is not None:
@@ -98,7 +99,7 @@ def test_the_docstring_tells_command_cost_published_result_and_ours(name: str) -
 
 
 def test_a_result_at_another_resolution_is_not_listed_as_the_recipes() -> None:
-    assert get_recipe("vit_original").image_size == 224
+    assert stages_of("vit_original")[0].image_size == 224
     assert RECIPES["vit_original"].top1 is None
     assert "77.9" in RECIPES["vit_original"].about
 
@@ -201,7 +202,7 @@ def test_cait_has_its_own_drop_path_and_layer_scale(size: str) -> None:
 
 @pytest.mark.parametrize("name", ["deit_base_384", "cait_s24_384"])
 def test_deit_and_cait_are_fine_tuned_at_a_constant_rate(name: str) -> None:
-    recipe = get_recipe(name)
+    [recipe] = stages_of(name)
     assert (recipe.image_size, recipe.epochs, recipe.batch_size) == (384, 30, 512)
     assert (recipe.schedule.kind, recipe.lr, recipe.optimizer.weight_decay) == ("constant", 5e-6, 1e-8)
 
@@ -313,7 +314,7 @@ def test_the_old_recipe_divides_the_rate_by_ten_every_30_epochs() -> None:
 
 
 def test_a3_trains_at_160_and_tests_at_224() -> None:
-    recipe = get_recipe("a3")
+    [recipe] = stages_of("a3")
     assert (recipe.image_size, recipe.evaluation.image_size) == (160, 224)
 
 

@@ -4,12 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from vitrail.settings.recipe import SHORT_KEYS, Recipe
-from vitrail.settings.text import all_keys, change, parse_assignments, read_recipe, stage_of, write_yaml
+from vitrail.settings.image_recipe import ImageRecipe
+from vitrail.settings.text import all_keys, change, parse_assignments, read_recipe, short_keys, stage_of, write_yaml
+from vitrail.tasks.classify.settings import ClassifyRecipe
 
 
-def changed(*words: str) -> Recipe:
-    return change(Recipe(), parse_assignments(words))
+def changed(*words: str) -> ClassifyRecipe:
+    recipe = change(ClassifyRecipe(), parse_assignments(words))
+    assert isinstance(recipe, ClassifyRecipe)
+    return recipe
 
 
 def test_what_is_written_is_read_back_and_every_key_has_a_comment(tmp_path: Path) -> None:
@@ -39,10 +42,10 @@ def test_paths_are_taken_as_they_are_written(key: str, text: str) -> None:
 
 def test_a_path_that_looks_like_something_else_is_read_back(tmp_path: Path) -> None:
     recipe = changed("data=1e5", "init=123", "stages=[{epochs: 1}, {epochs: 2}]")
-    recipe = change(recipe, parse_assignments(["stages.1.data.val=run #2"]))
-    assert (recipe.data.spec, recipe.model.init, recipe.stages[1]["data.val"]) == ("1e5", "123", "run #2")
-    (tmp_path / "my.yaml").write_text(write_yaml(recipe))
-    assert read_recipe(tmp_path / "my.yaml") == recipe
+    named = change(recipe, parse_assignments(["stages.1.data.val=run #2"]))
+    assert (named.data.spec, named.model.init, named.stages[1]["data.val"]) == ("1e5", "123", "run #2")
+    (tmp_path / "my.yaml").write_text(write_yaml(named))
+    assert read_recipe(tmp_path / "my.yaml") == named
 
 
 def test_null_and_nothing_are_no_path() -> None:
@@ -109,11 +112,13 @@ def test_a_recipe_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 def test_stages_change_the_recipe_one_by_one() -> None:
     recipe = changed("image_size=160", "stages=[{epochs: 400}, {epochs: 20, image_size: 224, optimizer.lr: 1e-5}]")
     first, second = stage_of(recipe, 0), stage_of(recipe, 1)
+    assert isinstance(first, ImageRecipe)
+    assert isinstance(second, ImageRecipe)
     assert (first.epochs, first.image_size, first.optimizer.lr) == (400, 160, 1e-3)
     assert (second.epochs, second.image_size, second.optimizer.lr) == (20, 224, 1e-5)
     assert first.stages == ()
     assert recipe.num_stages == 2
-    assert Recipe().num_stages == 1
+    assert ClassifyRecipe().num_stages == 1
 
 
 def test_a_key_that_stages_set_is_changed_in_the_stage() -> None:
@@ -128,6 +133,6 @@ def test_a_key_that_stages_set_is_changed_in_the_stage() -> None:
 
 
 def test_every_short_key_stands_for_a_key_and_all_are_documented() -> None:
-    assert set(SHORT_KEYS.values()) <= set(all_keys())
+    assert set(short_keys().values()) <= set(all_keys())
     with pytest.raises(ValueError, match="frozen"):
-        Recipe().epochs = 3
+        ClassifyRecipe().epochs = 3

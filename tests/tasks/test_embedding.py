@@ -11,13 +11,12 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from tiny_runs import finish, run_in, start, tiny_recipe, wait_for_step
+from tiny_runs import finish, model_of, run_in, start, task_of, tiny_recipe, wait_for_step
 from torch import Tensor
 from torch.nn import functional
 
 import vitrail
 from vitrail.cli import main
-from vitrail.data.blend import Normalize
 from vitrail.data.contract import Batch, Level
 from vitrail.data.loader import Loader
 from vitrail.data.sampler import Sampler
@@ -25,22 +24,23 @@ from vitrail.evaluation.probe_data import Labelled
 from vitrail.heads.embed import EmbeddingModel, EmbeddingSettings
 from vitrail.settings.recipe import Recipe
 from vitrail.tasks.contract import Objective
+from vitrail.tasks.embed.evaluator import NeighbourAnswers
 from vitrail.tasks.embed.grafit import Grafit
+from vitrail.tasks.images import image_task
+from vitrail.tasks.images.labelled_data import LabelledData
 from vitrail.training.loop import build, planning
-from vitrail.training.loop.measuring import NeighbourAnswers
 from vitrail.training.loop.planning import make_plan
 from vitrail.training.runs.checkpoint import Checkpoints, load_checkpoint
 from vitrail.training.runs.run_folder import RunFolder
 
 LINEAR = (
-    "blend.mixup=0",
-    "blend.cutmix=0",
+    "task=embed",
     "embedding.projector=linear",
     "embedding.dim=8",
     "embedding.hidden_dim=12",
     "embedding.target_decay=0.9",
 )
-GRAFIT = (*LINEAR, "augmentation.views=2", "augmentation.repeats=1", "regularisation.drop_path=0")
+GRAFIT = (*LINEAR, "embedding.views=2", "augmentation.repeats=1", "regularisation.drop_path=0")
 SNCA = (*LINEAR, "embedding.instance=0", "regularisation.drop_path=0")
 
 
@@ -82,14 +82,11 @@ def test_at_the_end_the_memory_holds_what_the_final_weights_say_of_the_training_
     assert state["step"] == num_steps
     assert isinstance(objective, dict)
     model, recipe = embedding_model(run.model), tiny_recipe(*GRAFIT)
-    data = build.open_data(recipe)
-    loader = Loader(
-        data.train,
-        transform=build.make_evaluation_view(recipe, model),
-        sampler=Sampler(len(data.train), batch_size=64, is_training=False),
-    )
-    [batch] = loader.epoch(0)
-    normalize = vitrail.load_trained(tmp_path / "run").normalize
+    data, trained = task_of(recipe).open(), vitrail.load_trained(tmp_path / "run")
+    assert isinstance(data, LabelledData)
+    sampler = Sampler(data.num_train, batch_size=64, is_training=False)
+    [batch] = Loader(data.train, transform=trained.view, sampler=sampler).epoch(0)
+    normalize = trained.normalize
     with torch.no_grad():
         vectors = functional.normalize(model.project(normalize(batch.images)), dim=1)
     assert torch.allclose(objective["memory"]["vectors"][batch.indices], vectors, atol=1e-5)
@@ -169,17 +166,17 @@ def test_an_embedding_begins_with_the_trunk_of_a_classifier_and_a_classifier_wit
     shape = "model.settings={patch_size: 4, dim: 16, depth: 2, num_heads: 2}"
     classifier = run_in(tmp_path / "classifier", "epochs=1", shape)
     recipe = tiny_recipe(*GRAFIT, f"init={classifier.path}")
-    model = build.make_model(recipe, num_classes=4)
+    model = model_of(recipe, num_classes=4)
     assert isinstance(model, EmbeddingModel)
     known = vitrail.load_model(classifier.model).state_dict()
     own = model.trunk.state_dict()
     assert own
     assert all(torch.equal(own[name], known[name]) for name in own)
     embedding = run_in(tmp_path / "embedding", *GRAFIT, "epochs=1")
-    model = build.make_model(tiny_recipe(f"init={embedding.path}"), num_classes=4)
+    model = model_of(tiny_recipe(f"init={embedding.path}"), num_classes=4)
     known = embedding_model(embedding.model).trunk.state_dict()
     assert all(torch.equal(model.state_dict()[name], known[name]) for name in known)
-    again = build.make_model(tiny_recipe(*GRAFIT, f"init={embedding.path}"), num_classes=4)
+    again = model_of(tiny_recipe(*GRAFIT, f"init={embedding.path}"), num_classes=4)
     known = embedding_model(embedding.model).state_dict()
     assert all(torch.equal(again.state_dict()[name], known[name]) for name in known)
 
@@ -196,7 +193,7 @@ def test_an_embedding_sees_other_sizes_and_is_folded(tmp_path: Path) -> None:
 
 def test_only_a_part_of_the_trunk_may_learn_and_layers_have_their_rates() -> None:
     recipe = tiny_recipe(*GRAFIT, "train_only=attention", "optimizer.layer_decay=0.5")
-    model = build.make_model(recipe, num_classes=4)
+    model = model_of(recipe, num_classes=4)
     learning = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
     assert any(name.startswith("projector.") for name in learning)
     assert any("communication" in name for name in learning)
@@ -210,33 +207,33 @@ def test_only_a_part_of_the_trunk_may_learn_and_layers_have_their_rates() -> Non
 
 def test_clusters_of_a_first_model_are_the_labels_of_a_second(tmp_path: Path) -> None:
     first = run_in(tmp_path / "first", "epochs=1")
-    words = ("data.clusters=5", f"data.clusters_of={first.path}", "epochs=1")
+    words = ("clusters.number=5", f"clusters.of={first.path}", "epochs=1")
     second = run_in(tmp_path / "second", *words)
-    classes = second.read_json(second.classes_file)
+    classes = second.read_json(second.task_file)
     assert classes["level"] == "cluster"
     assert classes["classes"] == [f"cluster_{number}" for number in range(5)]
     assert vitrail.load_trained(second.path).num_classes == 5
     # A run that goes on reads the clusters it began with: the first model may be gone by then.
     (tmp_path / "first").rename(tmp_path / "gone")
     again = run_in(tmp_path / "second", *words)
-    assert again.read_json(again.classes_file) == classes
+    assert again.read_json(again.task_file) == classes
 
 
-def make_objective(recipe: Recipe) -> tuple[EmbeddingModel, Objective]:
-    model = build.make_model(recipe, num_classes=4).train()
-    labels = build.open_data(recipe).labels
-    objective = build.make_objective(recipe, labels, model=model, teacher=None, normalize=Normalize())
+def make_objective(recipe: Recipe) -> tuple[EmbeddingModel, Objective[Batch]]:
+    task = task_of(recipe)
+    model = task.make_model(task.open().describe()).train()
+    task.attach(model)
     assert isinstance(model, EmbeddingModel)
-    return model, objective
+    return model, task.make_objective(total_steps=1)
 
 
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (("augmentation.views=2",), "augmentation.views=2 is for embeddings"),
-        ((*LINEAR,), "set augmentation.views to 2 or more"),
-        ((*GRAFIT, "blend.mixup=0.8"), "learnt from whole images: set blend.probability=0"),
-        ((*GRAFIT, "teacher=somewhere"), "without a teacher"),
+        (("embedding.views=2",), "task classify has no 'embedding.views': it is a setting of task=embed"),
+        ((*LINEAR, "embedding.views=1"), "set embedding.views to 2 or more"),
+        ((*GRAFIT, "blend.mixup=0.8"), "task embed has no 'blend.mixup': it is a setting of task=classify or"),
+        ((*GRAFIT, "teacher=somewhere"), "task embed has no 'teacher.model': it is a setting of task=distill"),
         ((*GRAFIT, "sharding=full"), "not learnt with sharding=full"),
         ((*SNCA, "embedding.knn=0", "embedding.cross_entropy=1"), "no loss reads the projector"),
         ((*SNCA, "embedding.knn=0", "embedding.projector=none"), "there is nothing to learn"),
@@ -249,21 +246,19 @@ def test_what_does_not_go_together_is_refused(words: tuple[str, ...], reason: st
 
 def test_two_processes_train_on_the_clusters_that_one_has_found(tmp_path: Path) -> None:
     first = run_in(tmp_path / "first", "epochs=1")
-    words = ("data.clusters=5", f"data.clusters_of={first.path}", "epochs=1", "regularisation.drop_path=0")
+    words = ("clusters.number=5", f"clusters.of={first.path}", "epochs=1", "regularisation.drop_path=0")
     finish(start(tmp_path / "two", *words, devices=2))
     one, two = run_in(tmp_path / "one", *words), RunFolder(tmp_path / "two")
-    assert one.clusters_file(0).read_bytes() == two.clusters_file(0).read_bytes()
+    assert (one.path / "clusters_0.safetensors").read_bytes() == (two.path / "clusters_0.safetensors").read_bytes()
     top1 = [[record["top1"] for record in run.read_metrics() if "top1" in record] for run in (one, two)]
     assert top1[0] == pytest.approx(top1[1], abs=1e-9)
 
 
 def test_clusters_need_a_number_and_a_model(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"add data\.clusters_of=RUN"):
-        run_in(tmp_path / "first", "data.clusters=5")
-    with pytest.raises(ValueError, match=r"add data\.clusters=1500"):
-        run_in(tmp_path / "second", "data.clusters_of=somewhere")
-    with pytest.raises(ValueError, match=r"data\.clusters=49 is more than the 48 images of train: lower it"):
-        run_in(tmp_path / "third", "data.clusters=49", "data.clusters_of=somewhere")
+    with pytest.raises(ValueError, match=r"add clusters\.of=RUN"):
+        run_in(tmp_path / "first", "clusters.number=5")
+    with pytest.raises(ValueError, match=r"clusters\.number=49 is more than the 48 images of train: lower it"):
+        run_in(tmp_path / "third", "clusters.number=49", "clusters.of=somewhere")
 
 
 def test_images_of_one_class_are_told_apart_by_views_and_clusters(tmp_path: Path) -> None:
@@ -273,19 +268,21 @@ def test_images_of_one_class_are_told_apart_by_views_and_clusters(tmp_path: Path
             Image.new("RGB", (16, 16), (60 * number, 0, 0)).save(tmp_path / split / "only" / f"{number}.png")
     data = f"data={tmp_path}"
     with pytest.raises(ValueError, match="has 1 class: there is nothing to tell apart"):
-        build.open_data(tiny_recipe(data))
+        task_of(tiny_recipe(data)).open()
     with pytest.raises(ValueError, match="has 1 class: there is nothing to tell apart"):
-        build.open_data(tiny_recipe(data, *SNCA))
-    for words in (GRAFIT, (*SNCA, "embedding.triplet=1"), ("data.clusters=2",)):
-        assert len(build.open_data(tiny_recipe(data, *words)).labels.classes) == 1
+        task_of(tiny_recipe(data, *SNCA)).open()
+    for words in (GRAFIT, (*SNCA, "embedding.triplet=1")):
+        assert len(task_of(tiny_recipe(data, *words)).open().describe()["classes"]) == 1
+    clustered = task_of(tiny_recipe(data, "clusters.number=2", "clusters.of=somewhere")).open()
+    assert clustered.describe()["classes"] == ["cluster_0", "cluster_1"]
 
 
-def test_an_embedding_of_images_with_several_labels_is_refused_at_once() -> None:
-    recipe = tiny_recipe(*GRAFIT)
-    model = build.make_model(recipe, num_classes=2)
-    labels = Level(("one", "two"), np.ones((48, 2), dtype=bool))
+def test_an_embedding_of_images_with_several_labels_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = task_of(tiny_recipe(*GRAFIT))
+    level = Level(("one", "two"), np.ones((48, 2), dtype=bool))
+    monkeypatch.setattr(LabelledData, "labels", property(lambda data: level))
     with pytest.raises(ValueError, match="an embedding is learnt from one label an image"):
-        build.make_objective(recipe, labels, model=model, teacher=None, normalize=Normalize())
+        task.open()
 
 
 def test_verbs_that_name_classes_say_that_an_embedding_has_none(
@@ -301,7 +298,7 @@ def test_verbs_that_name_classes_say_that_an_embedding_has_none(
 def test_a_plan_measures_a_step_with_views_and_clusters() -> None:
     plan = make_plan(tiny_recipe(*GRAFIT, "epochs=1"))
     assert plan.stages[0].step_speed > 0.0
-    plan = make_plan(tiny_recipe("data.clusters=5", "data.clusters_of=unknown", "epochs=1"))
+    plan = make_plan(tiny_recipe("clusters.number=5", "clusters.of=unknown", "epochs=1"))
     assert plan.stages[0].step_speed > 0.0
 
 
@@ -314,10 +311,9 @@ def test_a_plan_counts_the_loading_of_all_views(monkeypatch: pytest.MonkeyPatch)
                 loaded.append(tuple(batch.images.shape[1:]))
                 yield batch
 
-    monkeypatch.setattr(planning, "Loader", Watched)
+    monkeypatch.setattr(image_task, "Loader", Watched)
     monkeypatch.setattr(planning, "_SECONDS", 0.0)
-    recipe = tiny_recipe(*GRAFIT)
-    planning.measure_loading(recipe, build.open_data(recipe), workers=0)
+    make_plan(tiny_recipe(*GRAFIT, "epochs=1"))
     assert set(loaded) == {(2, 3, 16, 16)}
 
 

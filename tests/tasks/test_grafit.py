@@ -14,7 +14,7 @@ from torch.nn import functional
 from vitrail.data.contract import Batch
 from vitrail.heads.embed import EmbeddingModel, EmbeddingSettings
 from vitrail.tasks.classify.supervised import Supervised
-from vitrail.tasks.contract import Objective, Stateful
+from vitrail.tasks.contract import Objective
 from vitrail.tasks.embed.grafit import Grafit, LossWeights, instance_loss, triplet_loss
 from vitrail.tasks.embed.memory import Memory, Processes, draw_vectors
 from vitrail.tasks.embed.target_network import TargetNetwork
@@ -455,9 +455,9 @@ def test_grafit_lowers_both_of_its_losses() -> None:
 
 
 def test_grafit_is_an_objective_with_state() -> None:
-    objective: Objective = make_grafit(tiny_model(), knn=1.0)
-    assert isinstance(objective, Stateful)
-    assert not isinstance(Supervised(), Stateful)
+    objective: Objective[Batch] = make_grafit(tiny_model(), knn=1.0)
+    assert objective.state_dict().keys() == {"memory", "target"}
+    assert Supervised().state_dict() == {}
 
 
 def test_errors_say_what_is_wrong() -> None:

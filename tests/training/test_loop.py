@@ -7,12 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tiny_runs import run_in, tiny_recipe
+from tiny_runs import model_of, run_in, tiny_recipe
 
 import vitrail
 from vitrail.inference.trained import load_trained
-from vitrail.tasks.classify.supervised import Supervised
-from vitrail.training.loop.build import make_model
 from vitrail.training.loop.micro_batch import choose_micro_batch
 from vitrail.training.runs.checkpoint import Checkpoints, load_checkpoint
 from vitrail.training.runs.report import summarize
@@ -42,14 +40,14 @@ def test_a_run_leaves_its_recipe_metrics_predictions_and_model(finished: RunFold
     assert records[0]["step"] == 1
     assert [record for record in records if record["kind"] == "train"][-1]["step"] == 9
     assert all(np.isfinite(record["loss"]) for record in records if record["kind"] == "train")
-    classes = json.loads(finished.classes_file.read_text())
+    classes = json.loads(finished.task_file.read_text())
     assert len(classes["classes"]) == 24
     assert len(classes["coarse"]["of"]) == 24
-    predictions = np.load(finished.predictions_file, allow_pickle=False)
+    predictions = np.load(finished.path / "predictions.npz", allow_pickle=False)
     assert predictions["indices"].tolist() == list(range(24))
     accuracy = 100 * np.mean(predictions["predicted"] == predictions["targets"])
     assert accuracy == pytest.approx(evaluations[-1]["top1"])
-    assert (finished.model / "classes.json").is_file()
+    assert (finished.model / "task.json").is_file()
     assert Checkpoints(finished.checkpoints).steps()[-1] == 9
 
 
@@ -225,11 +223,11 @@ def test_a_killed_second_stage_with_other_classes_goes_on(tmp_path: Path) -> Non
 
 def test_as_many_other_classes_start_with_a_new_classifier(tmp_path: Path) -> None:
     run = run_in(tmp_path / "first", "epochs=1")
-    names = json.loads((run.model / "classes.json").read_text())
+    names = json.loads((run.model / "task.json").read_text())
     weights = vitrail.load_model(run.model).state_dict()["head.linear.weight"]
     recipe = tiny_recipe(f"init={run.path}")
-    same = make_model(recipe, num_classes=24, classes=names["classes"])
-    other = make_model(recipe, num_classes=24, classes=[f"new {name}" for name in names["classes"]])
+    same = model_of(recipe, num_classes=24, classes=names["classes"])
+    other = model_of(recipe, num_classes=24, classes=[f"new {name}" for name in names["classes"]])
     assert torch.equal(same.state_dict()["head.linear.weight"], weights)
     assert not torch.equal(other.state_dict()["head.linear.weight"], weights)
 
@@ -238,12 +236,9 @@ def test_with_batch_normalisation_the_micro_batch_depends_on_no_clock() -> None:
     model = vitrail.create_model("timm/resnet18", num_classes=3)
     size = choose_micro_batch(
         model,
-        Supervised(),
-        num_images=32,
-        image_size=(32, 32),
-        num_classes=3,
+        lambda model, count: model(torch.rand(count, 3, 32, 32)).sum(),
+        num_samples=32,
         device=torch.device("cpu"),
-        dtype=torch.float32,
     )
     assert size == 32
 

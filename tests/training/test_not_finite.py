@@ -1,7 +1,7 @@
 """A step that is not finite: the first tensor in the order of computation, and the files it was computed from."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +11,19 @@ from tiny_runs import run_in
 from torch import nn
 
 from vitrail.models.contract import Model
-from vitrail.training.loop import build
+from vitrail.tasks.classify.task import Classify
 
 
 def spoil(monkeypatch: pytest.MonkeyPatch, change: Callable[[Model], object]) -> None:
     """Change the model of a run once it is made."""
-    make_model = build.make_model
+    make_model = Classify.make_model
 
-    def make_spoilt(*arguments: Any, **settings: Any) -> Model:
-        model = make_model(*arguments, **settings)
+    def make_spoilt(task: Classify, description: Mapping[str, Any]) -> Model:
+        model = make_model(task, description)
         change(model)
         return model
 
-    monkeypatch.setattr(build, "make_model", make_spoilt)
+    monkeypatch.setattr(Classify, "make_model", make_spoilt)
 
 
 def error_of(folder: Path, *words: str) -> str:

@@ -10,6 +10,7 @@ import pytest
 from vitrail.data.datasets import open_dataset
 from vitrail.settings.recipe import Recipe
 from vitrail.settings.text import change, write_yaml
+from vitrail.tasks.classify.settings import ClassifyRecipe
 from vitrail.training.runs.report import summarize, write_report
 from vitrail.training.runs.report.answers import calibrate, count_mistakes, find_most_wrong
 from vitrail.training.runs.report.outcome import describe_seconds, epoch_offsets, epochs_of, measure_outcome
@@ -37,7 +38,7 @@ def write_metrics(folder: Path, lines: list[dict[str, object]], *, end: str = ""
 
 
 def write_recipe(folder: Path, **changes: object) -> Recipe:
-    recipe = change(Recipe(), {"model": "cait_xxs24", "data": "fashion", "epochs": 2, **changes})
+    recipe = change(ClassifyRecipe(), {"model": "cait_xxs24", "data": "fashion", "epochs": 2, **changes})
     (folder / "recipe.yaml").write_text(write_yaml(recipe))
     return recipe
 

@@ -5,11 +5,10 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_runs import run_in, tiny_recipe
+from tiny_runs import model_of, run_in, tiny_recipe
 
 import vitrail
 from vitrail.inference.trained import load_trained
-from vitrail.training.loop.build import make_model
 from vitrail.weights.resize import grid_of
 
 SHORT = ("steps=1", "augmentation.repeats=1", "regularisation.ema=null")
@@ -44,13 +43,13 @@ def test_stages_that_are_not_square(family: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("family", "name"), [("vit", "positions.patches"), ("resmlp", "blocks.0.communication")])
 def test_the_recipe_says_how_positions_are_resized(family: str, name: str, tmp_path: Path) -> None:
     words = FAMILIES[family]
-    source = make_model(tiny_recipe(*words), num_classes=24)
+    source = model_of(tiny_recipe(*words), num_classes=24)
     vitrail.save_model(source, tmp_path)
     states: dict[str, Any] = {}
     for mode in ("bicubic", "bilinear"):
         recipe = tiny_recipe(*words, f"init={tmp_path}", "image_size=32", f"model.position_resize={mode}")
-        states[mode] = make_model(recipe, num_classes=24).state_dict()
-        expected = make_model(tiny_recipe(*words, "image_size=32"), num_classes=24)
+        states[mode] = model_of(recipe, num_classes=24).state_dict()
+        expected = model_of(tiny_recipe(*words, "image_size=32"), num_classes=24)
         vitrail.load_weights(expected, tmp_path, interpolation=mode)
         assert all(torch.equal(value, states[mode][key]) for key, value in expected.state_dict().items())
     differing = [key for key, value in states["bicubic"].items() if not torch.equal(value, states["bilinear"][key])]

@@ -141,7 +141,7 @@ class _Measure:
 
     def __init__(self, data: "Dataset", level: str, trained: "Trained", settings: Mapping[str, Any]) -> None:
         from vitrail.inference.trained import match_classes
-        from vitrail.training.loop.build import find_coarse
+        from vitrail.tasks.images.labelled_data import find_coarse
 
         self.data, self.level = data, level
         self.passes = Passes(data, level, settings)

@@ -26,7 +26,7 @@ class Passes:
 
     def __init__(self, data: "Dataset", level: str, settings: Mapping[str, Any]) -> None:
         from vitrail.evaluation.predict import choose_device, choose_precision
-        from vitrail.training.loop.build import default_workers
+        from vitrail.tasks.images.image_task import default_workers
 
         self.data, self.level = data, level
         self.device = choose_device(str(settings.get("device", "auto")))

@@ -81,9 +81,10 @@ def _show(plan: "Plan", recipe: "Recipe") -> Iterator[str]:
 
 
 def _show_stage(stage: "StagePlan", plan: "Plan", *, title: str) -> Iterator[str]:
-    size = stage.image_size if isinstance(stage.image_size, int) else " x ".join(map(str, stage.image_size))
+    sides = stage.image_size
+    size = f" at {sides if isinstance(sides, int) else ' x '.join(map(str, sides))} px" if sides else ""
     place = f"with workers={stage.workers}" if stage.workers else "between the steps (workers=0)"
-    yield f"{title}{stage.model} at {size} px, {stage.num_steps:,} steps of {stage.batch_size:,} images"
+    yield f"{title}{stage.model}{size}, {stage.num_steps:,} steps of {stage.batch_size:,} images"
     yield f"  data            {stage.data}: {stage.num_train:,} images to train on, {stage.num_val:,} to evaluate on"
     yield f"  micro-batch     {stage.micro_batch:,} images on a device at a time"
     yield f"  training steps  {_speed(stage.step_speed)} images/s"

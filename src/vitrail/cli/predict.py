@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
     from vitrail.data.stored import printable
     from vitrail.evaluation.predict import choose_device, choose_precision
     from vitrail.inference.trained import ImageFiles, answer, load_trained
-    from vitrail.training.loop.build import default_workers
+    from vitrail.tasks.images.image_task import default_workers
 
     device = choose_device(arguments.device)
     words, trunk = _take_trunk(arguments.paths)

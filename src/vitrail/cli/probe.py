@@ -180,8 +180,8 @@ def _save(
     """The best linear probe as the classifier of the trunk, in a folder that predict and evaluate take."""
     from vitrail.evaluation.probe import best_linear
     from vitrail.evaluation.probed_model import attach_probe
-    from vitrail.inference.trained import CLASSES_FILE
-    from vitrail.training.loop.build import Data, find_coarse
+    from vitrail.inference.trained import TASK_FILE
+    from vitrail.tasks.images.labelled_data import LabelledData, find_coarse
     from vitrail.weights import save_model
     from vitrail.weights.save import replacing
 
@@ -189,9 +189,10 @@ def _save(
     assert best.linear is not None
     model = attach_probe(trained.model, best.linear)
     model.preprocessing = dataclasses.replace(model.preprocessing, crop_ratio=trained.view.crop_ratio)
-    description = Data(data["train"], data["val"], level, *find_coarse(data["train"], level)).describe()
+    labelled = LabelledData(data["train"], data["val"], level, *find_coarse(data["train"], level))
+    description = {"task": "classify", **labelled.describe()}
     save_model(model, out)
-    with replacing(out / CLASSES_FILE) as file:
+    with replacing(out / TASK_FILE) as file:
         file.write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
     return {"folder": str(out), "method": best.method}
 

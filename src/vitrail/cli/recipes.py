@@ -31,13 +31,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="WORD",
         help="a pattern like 'deit3*' (default: all); or show and a recipe; or cp, a recipe and a new file",
     )
+    parser.add_argument("--all", action="store_true", help="show settings too that have no effect in this recipe")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Do what the first word says; anything but show and cp is a pattern."""
     match arguments.words:
         case ["show", name]:
-            print(_describe(name), end="")
+            print(_describe(name, everything=arguments.all), end="")
         case ["cp", name, target]:
             print(_copy(name, Path(target)))
         case ["show" | "cp", *_]:
@@ -51,12 +52,12 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _describe(name: str) -> str:
-    """A recipe as YAML, after what is known about it."""
+def _describe(name: str, *, everything: bool = False) -> str:
+    """A recipe as YAML, after what is known about it; with `everything` also settings that have no effect in it."""
     from vitrail.recipes import RECIPES, find_recipe
     from vitrail.settings.text import write_yaml
 
-    text = write_yaml(find_recipe(name))
+    text = write_yaml(find_recipe(name), everything=everything)
     if name not in RECIPES:
         return text
     about = "".join(f"# {line}".rstrip() + "\n" for line in RECIPES[name].about.splitlines())
@@ -106,7 +107,7 @@ def _row(recipe: "Recipe", entry: "Entry") -> dict[str, str]:
         "recipe": recipe.name,
         "model": recipe.model.name,
         "epochs": ",".join(f"{stage.epochs:g}" for stage in stages),
-        "image": ",".join(str(stage.image_size) for stage in stages),
+        "image": ",".join(str(getattr(stage, "image_size", "")) for stage in stages),
         "top-1": "" if entry.top1 is None else f"{entry.top1:.1f}",
         "paper": entry.function.__module__,  # not shown: it parts the table
         "about": entry.about.partition("\n")[0].rstrip("."),

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from vitrail.cli.passes import (
     KEYS,
     Passes,
-    find_recipe,
     load_seeing,
     make_extraction,
     share_of_val,
@@ -209,13 +208,10 @@ def _find_training(source: str, trained: "Trained", task: _Task) -> tuple[str | 
 
     There is no level where the data has one of that name, but none of those classes.
     """
-    from vitrail.training.loop.build import locate_weights, read_classes
+    from vitrail.tasks.images.initial_weights import locate_weights, read_classes
 
-    recipe = find_recipe(source)
-    if recipe is not None and recipe.embedding.is_learnt:
-        weights = recipe.embedding
-        if weights.knn == 0.0 and weights.cross_entropy == 0.0:
-            return _NOTHING, 1
+    if not trained.uses_labels:
+        return _NOTHING, 1
     classes = trained.classes or read_classes(Path(locate_weights(source)))
     if classes is None:
         return trained.level, None

@@ -54,7 +54,7 @@ class Loader:
             raise ValueError(f"the sampler is for {sampler.num_samples} samples, the data set has {len(dataset)}")
         if fixed_views is not None and (fixed_views < 1 or num_views > 1 or not sampler.is_training):
             raise ValueError("fixed views are for training with one view of an image at a time, and at least one")
-        self.dataset, self.sampler = dataset, sampler
+        self.dataset, self.sampler, self.num_workers = dataset, sampler, num_workers
         self.classes = dataset.level(level).classes
         self.quarantine = quarantine or Quarantine()
         self._batches = _BatchesOfEpoch(sampler)

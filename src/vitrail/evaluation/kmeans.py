@@ -1,4 +1,4 @@
-"""Labels from features: k-means whose clusters are the classes of a second training (ClusterFit+, thesis 2.4.2)."""
+"""k-means of vectors, by torch or by faiss, the same for the same seed."""
 
 import importlib
 import importlib.util
@@ -8,9 +8,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional
-
-from vitrail.data.contract import Level
 
 BACKENDS = ("auto", "torch", "faiss")
 
@@ -125,26 +122,3 @@ def _centroids_of_faiss(vectors: Tensor, num_clusters: int, *, seed: int, num_it
     )
     kmeans.train(np.ascontiguousarray(vectors.cpu().numpy()))
     return torch.from_numpy(kmeans.centroids.copy()).to(vectors.device)
-
-
-def pseudo_labels(
-    train: Tensor, val: Tensor, *, num_clusters: int, seed: int = 0, backend: str = "auto"
-) -> tuple[Tensor, Tensor]:
-    """The clusters of training embeddings [images, dim] as their labels, and the nearest cluster of each of val's.
-
-    The embeddings are taken at length 1, as for retrieval.
-    """
-    found = cluster(functional.normalize(train.float(), dim=1), num_clusters=num_clusters, seed=seed, backend=backend)
-    nearest, _ = nearest_centroids(functional.normalize(val.float(), dim=1), found.centroids, chunk_size=8192)
-    return found.labels, nearest
-
-
-def cluster_level(labels: Tensor, *, indices: Tensor, num_samples: int, num_clusters: int) -> Level:
-    """Clusters as labels of a data set.
-
-    `indices` are the samples that have one. Others could not be read, so that no batch will hold them: they get 0.
-    """
-    of_all = np.zeros(num_samples, dtype=np.int64)
-    of_all[indices.cpu().numpy()] = labels.cpu().numpy()
-    width = len(str(num_clusters - 1))
-    return Level(tuple(f"cluster_{number:0{width}d}" for number in range(num_clusters)), of_all)

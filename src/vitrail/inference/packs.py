@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vitrail.heads.embed import EmbeddingModel
-from vitrail.inference.trained import CLASSES_FILE, load_trained, read_description
+from vitrail.inference.trained import TASK_FILE, load_trained, read_description
 from vitrail.settings.text import read_recipe, stage_of
-from vitrail.training.loop.build import locate_weights
+from vitrail.tasks.images.initial_weights import locate_weights
 from vitrail.training.runs.run_folder import RunFolder
 from vitrail.weights.pack import TENSORS_FILE, Pack, check_replaceable, tensors_of_trunk, write_pack
 
@@ -39,13 +39,13 @@ def pack_run(
     model = load_trained(folder).model
     if isinstance(model, EmbeddingModel):
         raise ValueError(f"{folder} learnt an embedding: packs are of classifiers")
-    description = read_description(folder / CLASSES_FILE)
+    description = read_description(folder)
     pack = write_pack(
         target,
         model=model,
         trunk=tensors_of_trunk(locate_weights(source), model=model),
         source=source,
-        documents={} if description is None else {CLASSES_FILE: description},
+        documents={} if description is None else {TASK_FILE: description},
     )
     return Packed(
         folder=target,

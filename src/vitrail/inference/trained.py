@@ -26,11 +26,16 @@ from vitrail.heads.embed import EmbeddingModel, trunk_of
 from vitrail.models.build import build_model, build_timm_model
 from vitrail.models.contract import Model
 from vitrail.models.timm_backbone import TimmConfig
+from vitrail.settings.image_recipe import ImageRecipe
 from vitrail.settings.recipe import Recipe
 from vitrail.settings.text import read_recipe, stage_of
-from vitrail.training.loop import build
+from vitrail.tasks import find_task
+from vitrail.tasks.contract import Site, Task
+from vitrail.tasks.images.initial_weights import locate_weights
 from vitrail.training.loop.ema import MovingAverage
+from vitrail.training.parallel.distributed import World
 from vitrail.training.runs.checkpoint import Checkpoints, load_checkpoint
+from vitrail.training.runs.progress import Progress
 from vitrail.training.runs.run_folder import RunFolder
 from vitrail.weights import load_model, load_weights
 from vitrail.weights.hub import HUB_PREFIX, HubAddress, fetch
@@ -39,7 +44,8 @@ from vitrail.weights.resize import grid_of
 from vitrail.weights.save import CONFIG_FILE
 
 _LOGGER = logging.getLogger(__name__)
-CLASSES_FILE = "classes.json"
+TASK_FILE = "task.json"
+CLASSES_FILE = "classes.json"  # what models had in its place before
 ImageSize = int | tuple[int, int]
 
 
@@ -62,6 +68,8 @@ class Trained:
     view: EvaluationView
     normalize: Normalize
     level: str | None = None  # the name of the labels it was trained on, where data has several
+    task: str = "classify"  # what it has learnt
+    uses_labels: bool = True  # whether it has learnt from labels at all
 
     @property
     def num_classes(self) -> int:
@@ -123,7 +131,7 @@ def load_trained(source: str | os.PathLike[str], *, trunk: str | None = None) ->
             f"{text} holds neither a run (recipe.yaml), a saved model ({CONFIG_FILE}) nor a pack ({PACK_FILE}); "
             "bare weights are read with vitrail.load_weights into a model, which vitrail.save_model makes a folder of"
         )
-    return make_trained(load_model(folder), read_description(folder / CLASSES_FILE), label=text)
+    return make_trained(load_model(folder), read_description(folder), label=text)
 
 
 def load_pack(trunk: Model | str | os.PathLike[str] | None, pack: str | os.PathLike[str]) -> Trained:
@@ -135,14 +143,14 @@ def load_pack(trunk: Model | str | os.PathLike[str] | None, pack: str | os.PathL
     other. They are frozen and in eval mode. Another trunk than the one that the pack was made on is an error.
     """
     folder = Path(pack).expanduser()
-    place = trunk if isinstance(trunk, Model) else build.locate_weights(str(trunk or read_pack(folder).trunk))
-    return make_trained(unpack(place, folder), read_description(folder / CLASSES_FILE), label=str(folder))
+    place = trunk if isinstance(trunk, Model) else locate_weights(str(trunk or read_pack(folder).trunk))
+    return make_trained(unpack(place, folder), read_description(folder), label=str(folder))
 
 
 def make_trained(
     model: Model, description: dict[str, Any] | None, *, label: str, image_size: ImageSize | None = None
 ) -> Trained:
-    """A model with the content of its classes.json, for pictures of the model's own size unless another is given."""
+    """A model with the content of its task.json, for pictures of the model's own size unless another is given."""
     classes, coarse, level = None, None, None
     if description is not None:
         try:
@@ -152,12 +160,12 @@ def make_trained(
                 parts = description["coarse"]
                 coarse = Coarse(parts["name"], tuple(parts["classes"]), tuple(parts["of"]))
         except (KeyError, TypeError):
-            raise ValueError(f"{label}: {CLASSES_FILE} is incomplete: it must hold classes and coarse") from None
+            raise ValueError(f"{label}: {TASK_FILE} is incomplete: it must hold classes and coarse") from None
         if not model.config.num_classes:  # it was trained on these labels and answers with an embedding
             classes = coarse = None
         elif len(classes) != model.config.num_classes or (coarse is not None and len(coarse.of) != len(classes)):
             raise ValueError(
-                f"{label}: {CLASSES_FILE} names {len(classes)} classes and the model has {model.config.num_classes}"
+                f"{label}: {TASK_FILE} names {len(classes)} classes and the model has {model.config.num_classes}"
             )
     preprocessing = model.preprocessing
     view = EvaluationView(
@@ -172,13 +180,19 @@ def make_trained(
         view=view,
         normalize=Normalize(mean=preprocessing.mean, std=preprocessing.std),
         level=level,
+        task=str((description or {}).get("task", "classify")),
+        uses_labels=bool((description or {}).get("uses_labels", True)),
     )
 
 
-def read_description(path: Path) -> dict[str, Any] | None:
-    """The content of a classes.json; None if there is none."""
-    if not path.is_file():
-        return None
+def read_description(folder: Path) -> dict[str, Any] | None:
+    """The content of the task.json in a folder, or of the classes.json of before; None if there is neither."""
+    path = next((folder / name for name in (TASK_FILE, CLASSES_FILE) if (folder / name).is_file()), None)
+    return None if path is None else read_description_file(path)
+
+
+def read_description_file(path: Path) -> dict[str, Any]:
+    """The content of a task.json."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -189,12 +203,13 @@ def read_description(path: Path) -> dict[str, Any] | None:
 
 
 def fetch_description(address: str) -> dict[str, Any] | None:
-    """The classes.json of a model on the hub; None where it has none, or none can be had without a network."""
-    try:
-        return read_description(fetch(HubAddress.parse(address), files=(CLASSES_FILE,)))
-    except ValueError as error:
-        _LOGGER.info("the classes have no names: %s", error)
-        return None
+    """The task.json of a model on the hub; None where it has none, or none can be had without a network."""
+    for name in (TASK_FILE, CLASSES_FILE):
+        try:
+            return read_description_file(fetch(HubAddress.parse(address), files=(name,)))
+        except ValueError as error:
+            _LOGGER.info("the classes have no names: %s", error)
+    return None
 
 
 def image_size_of(model: Model) -> ImageSize:
@@ -304,24 +319,28 @@ class ImageFiles(FileDataset):
 
 def _load_run(run: RunFolder) -> Trained:
     recipe = read_recipe(run.recipe_file)
+    description: dict[str, Any] | None
     if (run.model / CONFIG_FILE).is_file():
-        number, model, description = recipe.num_stages - 1, load_model(run.model), read_description(run.classes_file)
+        number, model = recipe.num_stages - 1, load_model(run.model)
+        description = read_description(run.path)
     else:
         number, model, description = _load_newest(run, recipe)
     stage = stage_of(recipe, number)
-    size = stage.evaluation.image_size or stage.image_size
+    if description is not None:
+        description = _task_of(stage).describe(description)
+    size = None
+    if isinstance(stage, ImageRecipe):
+        size = stage.evaluation.image_size or stage.image_size
     return make_trained(model, description, label=str(run.path), image_size=size)
 
 
 def _load_newest(run: RunFolder, recipe: Recipe) -> tuple[int, Model, dict[str, Any]]:
-    """The stage, the model and the classes of the newest checkpoint."""
+    """The stage, the model and the description of the newest checkpoint."""
     newest = Checkpoints(run.checkpoints).newest()
     if newest is None:
         raise ValueError(f"{run.path} has neither a model nor a checkpoint yet: train on with vitrail train out=...")
     state = load_checkpoint(newest)
-    stage = stage_of(recipe, state["stage"])
-    stage = stage.model_copy(update={"model": stage.model.model_copy(update={"init": None})})
-    model = build.make_model(stage, num_classes=len(state["data"]["classes"]))
+    model = _task_of(stage_of(recipe, state["stage"])).make_model(state["data"])
     model.load_state_dict(state["model"])
     if state["average"] is not None:
         average = MovingAverage(model, decay=0.0)
@@ -329,3 +348,8 @@ def _load_newest(run: RunFolder, recipe: Recipe) -> tuple[int, Model, dict[str, 
         average.copy_to(model)
     _LOGGER.warning("%s has not ended: these are its weights after step %d", run.path, state["step"])
     return state["stage"], model.eval(), state["data"]
+
+
+def _task_of(recipe: Recipe) -> Task[Any]:
+    """The task of a stage, here and for one process."""
+    return find_task(recipe.task)(recipe, Site(torch.device("cpu"), torch.float32, World(), Progress(is_shown=False)))

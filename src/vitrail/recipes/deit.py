@@ -1,12 +1,12 @@
 """DeiT: data-efficient training of vision transformers (thesis 3.4.5, table 3.9)."""
 
+from vitrail.settings.image_recipe import ImageEvaluationSettings
 from vitrail.settings.images import AugmentationSettings, BlendSettings
 from vitrail.settings.learning import OptimizerSettings, RegularisationSettings, ScheduleSettings
 from vitrail.settings.model import ModelSettings
 from vitrail.settings.recipe import Recipe
-from vitrail.settings.running import EvaluationSettings
-from vitrail.settings.task import ObjectiveSettings
 from vitrail.settings.text import change
+from vitrail.tasks.classify.settings import ClassifyRecipe, ObjectiveSettings
 
 # Colour jitter: none, table 6.1.
 AUGMENTATION = AugmentationSettings(policy="rand", magnitude=9.0, magnitude_noise=0.5, erasing=0.25, repeats=3)
@@ -37,7 +37,7 @@ def deit(size: str) -> Recipe:
     Published: tiny 72.2, small 79.8, base 81.8 % top-1 (thesis table 3.5).
     Ours: not run.
     """
-    return Recipe(
+    return ClassifyRecipe(
         name=f"deit_{size}",
         epochs=300.0,
         batch_size=1024,
@@ -49,7 +49,7 @@ def deit(size: str) -> Recipe:
         optimizer=OptimizerSettings(lr=5e-4, reference_batch=512, weight_decay=0.05),
         schedule=SCHEDULE,
         regularisation=RegularisationSettings(drop_path=0.1),
-        evaluation=EvaluationSettings(crop_ratio=0.875),
+        evaluation=ImageEvaluationSettings(crop_ratio=0.875),
     )
 
 

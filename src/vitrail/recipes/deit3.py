@@ -6,13 +6,13 @@ Where the authors published the settings and the curve of a run, its recipe has 
 from typing import Any
 
 from vitrail.recipes.deit import SCHEDULE
+from vitrail.settings.image_recipe import ImageEvaluationSettings, ImageRecipe
 from vitrail.settings.images import AugmentationSettings, BlendSettings
 from vitrail.settings.learning import OptimizerSettings, RegularisationSettings
 from vitrail.settings.model import ModelSettings
 from vitrail.settings.recipe import Recipe
-from vitrail.settings.running import EvaluationSettings
-from vitrail.settings.task import ObjectiveSettings
 from vitrail.settings.text import change
+from vitrail.tasks.classify.settings import ClassifyRecipe, ObjectiveSettings
 
 # Table 6.14: 400 epochs on ImageNet-1k, 90 on ImageNet-21k.
 DROP_PATH = {"tiny": 0.0, "small": 0.0, "base": 0.1, "large": 0.4, "huge": 0.5}
@@ -55,7 +55,7 @@ def deit3_400(size: str) -> Recipe:
     Published: small 80.4, base 83.1, large 84.2, huge 84.8 % top-1 (thesis table 6.15); tiny is not.
     Ours: not run.
     """
-    return Recipe(
+    return ClassifyRecipe(
         name=f"deit3_{size}_400",
         epochs=400.0,
         batch_size=2048,
@@ -66,7 +66,7 @@ def deit3_400(size: str) -> Recipe:
         optimizer=OptimizerSettings(name="lamb", lr=3e-3, weight_decay=0.02, clip=1.0),
         schedule=SCHEDULE,
         regularisation=RegularisationSettings(drop_path=DROP_PATH[size]),
-        evaluation=EvaluationSettings(crop_ratio=1.0),
+        evaluation=ImageEvaluationSettings(crop_ratio=1.0),
     )
 
 
@@ -235,6 +235,7 @@ def deit3_21k_pipeline(size: str) -> Recipe:
     Ours: not run.
     """
     first = deit3_21k_90(size) if size == "huge" else deit3_21k_240(size)
+    assert isinstance(first, ImageRecipe)
     stages = (
         {"image_size": first.image_size, "epochs": first.epochs, "against": first.against},
         {"data.spec": "imagenet", **_to_1k(size)},

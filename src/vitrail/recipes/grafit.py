@@ -2,13 +2,14 @@
 
 from typing import Any
 
+from vitrail.settings.image_recipe import ImageEvaluationSettings
 from vitrail.settings.images import AugmentationSettings
 from vitrail.settings.learning import OptimizerSettings, RegularisationSettings, ScheduleSettings
 from vitrail.settings.model import ModelSettings
 from vitrail.settings.recipe import Recipe
-from vitrail.settings.running import EvaluationSettings
-from vitrail.settings.task import EmbeddingSettings
 from vitrail.settings.text import change
+from vitrail.tasks.classify.settings import ClassifyRecipe
+from vitrail.tasks.embed.settings import EmbedRecipe, EmbedSettings
 
 # What differs between ImageNet and CIFAR-100: the size of the images, views of an image, clusters of ClusterFit+.
 DATA: dict[str, dict[str, Any]] = {
@@ -19,7 +20,7 @@ DATA: dict[str, dict[str, Any]] = {
 
 def _procedure(name: str, data: str) -> Recipe:
     """The training that all methods share (2.4.3, 2.5.1); decay and warmup are not in the thesis."""
-    return Recipe(
+    return ClassifyRecipe(
         name=name if data == "imagenet" else f"{name}_{data}",
         image_size=DATA[data]["image_size"],
         epochs=600.0,
@@ -79,13 +80,13 @@ def snca_plus(data: str = "imagenet") -> Recipe:
 def clusterfit_plus(data: str = "imagenet") -> Recipe:
     """A classifier of the clusters of a Baseline's features.
 
-    Command: vitrail train grafit_clusterfit_plus data.clusters_of=runs/baseline data=FOLDER out=runs/clusterfit
+    Command: vitrail train grafit_clusterfit_plus clusters.of=runs/baseline data=FOLDER out=runs/clusterfit
     Cost: not in the thesis.
     Published: from the coarse labels 59.5 % by kNN and 12.7 mAP on the classes of ImageNet, 72.5 and 23.0 on those of
         CIFAR-100 (thesis table 2.4).
     Ours: not run as it stands; a small one on CIFAR-100 is in docs/log.md.
     """
-    return change(_procedure("grafit_clusterfit_plus", data), {"data.clusters": DATA[data]["clusters"]})
+    return change(_procedure("grafit_clusterfit_plus", data), {"clusters.number": DATA[data]["clusters"]})
 
 
 def grafit(data: str = "imagenet", projector: str = "mlp") -> Recipe:
@@ -100,7 +101,7 @@ def grafit(data: str = "imagenet", projector: str = "mlp") -> Recipe:
     name = "grafit" if projector == "mlp" else "grafit_fc"
     return change(
         _neighbours(name, data, projector=projector),
-        {"embedding.instance": 1.0, "augmentation.views": DATA[data]["views"]},
+        {"embedding.instance": 1.0, "embedding.views": DATA[data]["views"]},
     )
 
 
@@ -117,8 +118,8 @@ def unsupervised(data: str = "imagenet") -> Recipe:
 
 
 def _neighbours(name: str, data: str, *, projector: str) -> Recipe:
-    embedding = EmbeddingSettings(projector=projector, knn=1.0, instance=0.0)  # type: ignore[arg-type]
-    return change(_procedure(name, data), {"embedding": embedding.model_dump()})
+    settings = {"embedding.projector": projector, "embedding.knn": 1.0, "embedding.instance": 0.0}
+    return change(_procedure(name, data), {"task": "embed", **settings})
 
 
 def fine_tune_grafit() -> Recipe:
@@ -130,16 +131,16 @@ def fine_tune_grafit() -> Recipe:
     Ours: 73.7 % by kNN and 41.6 mAP on the breeds of Oxford-IIIT Pet from the species alone, after 4 epochs
         (docs/log.md).
     """
-    return Recipe(
+    return EmbedRecipe(
         name="fine_tune_grafit",
         image_size=112,
         epochs=6.0,
         batch_size=64,
         model=ModelSettings(name="deit_tiny"),
-        augmentation=AugmentationSettings(scale=(0.35, 1.0), colour_jitter=0.3, views=2),
-        embedding=EmbeddingSettings(projector="mlp", hidden_dim=1024, target_decay=0.99),
+        augmentation=AugmentationSettings(scale=(0.35, 1.0), colour_jitter=0.3),
+        embedding=EmbedSettings(projector="mlp", hidden_dim=1024, target_decay=0.99),
         optimizer=OptimizerSettings(lr=1e-4, weight_decay=0.05, clip=1.0),
         schedule=ScheduleSettings(warmup_epochs=0.5, min_lr=1e-5),
         regularisation=RegularisationSettings(drop_path=0.0),
-        evaluation=EvaluationSettings(every=3.0, crop_ratio=1.0),
+        evaluation=ImageEvaluationSettings(every=3.0, crop_ratio=1.0),
     )

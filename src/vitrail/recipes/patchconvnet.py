@@ -1,13 +1,13 @@
 """PatchConvNet (thesis 5.2.3 and 5.3.4): four trainings, told apart by data and resolution."""
 
 from vitrail.recipes.deit import SCHEDULE
+from vitrail.settings.image_recipe import ImageEvaluationSettings
 from vitrail.settings.images import AugmentationSettings, BlendSettings
 from vitrail.settings.learning import OptimizerSettings, RegularisationSettings
 from vitrail.settings.model import ModelSettings
 from vitrail.settings.recipe import Recipe
-from vitrail.settings.running import EvaluationSettings
-from vitrail.settings.task import ObjectiveSettings
 from vitrail.settings.text import change
+from vitrail.tasks.classify.settings import ClassifyRecipe, ObjectiveSettings
 
 # Table 5.8; L60 and L120 are not in it and take the values of B60 and B120.
 DROP_PATH = {
@@ -31,7 +31,7 @@ def patchconvnet(size: str) -> Recipe:
     Published: S20 78.7, S36 80.7, S60 82.1, S120 83.2, B36 82.8, B60 83.5, B120 84.1 % top-1 (thesis table 5.8).
     Ours: not run.
     """
-    return Recipe(
+    return ClassifyRecipe(
         name=f"patchconvnet_{size}",
         epochs=400.0,
         batch_size=2048,
@@ -44,7 +44,7 @@ def patchconvnet(size: str) -> Recipe:
         optimizer=OptimizerSettings(name="lamb", lr=3e-3, weight_decay=0.01 if size.startswith("s") else 0.05),
         schedule=SCHEDULE,  # a half-cosine; the rest is chapter 3's
         regularisation=RegularisationSettings(drop_path=DROP_PATH[size]),
-        evaluation=EvaluationSettings(crop_ratio=1.0),
+        evaluation=ImageEvaluationSettings(crop_ratio=1.0),
     )
 
 

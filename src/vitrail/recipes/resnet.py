@@ -4,13 +4,13 @@ The thesis only cites A1 to A3; their values are those of "ResNet strikes back" 
 """
 
 from vitrail.recipes.deit import SCHEDULE
+from vitrail.settings.image_recipe import ImageEvaluationSettings
 from vitrail.settings.images import AugmentationSettings, BlendSettings
 from vitrail.settings.learning import OptimizerSettings, RegularisationSettings, ScheduleSettings
 from vitrail.settings.model import ModelSettings
 from vitrail.settings.recipe import Recipe
-from vitrail.settings.running import EvaluationSettings
-from vitrail.settings.task import ObjectiveSettings
 from vitrail.settings.text import change
+from vitrail.tasks.classify.settings import ClassifyRecipe, ObjectiveSettings
 
 RESNET = ModelSettings(name="timm/resnet50")
 
@@ -23,7 +23,7 @@ def a1() -> Recipe:
     Published: 80.4 % top-1 (thesis table 5.1).
     Ours: not run.
     """
-    return Recipe(
+    return ClassifyRecipe(
         name="a1",
         epochs=600.0,
         batch_size=2048,
@@ -34,7 +34,7 @@ def a1() -> Recipe:
         optimizer=OptimizerSettings(name="lamb", lr=5e-3, weight_decay=0.01, clip=1.0),  # clip: table 6.1
         schedule=SCHEDULE,
         regularisation=RegularisationSettings(drop_path=0.05),
-        evaluation=EvaluationSettings(image_size=224, crop_ratio=0.95),
+        evaluation=ImageEvaluationSettings(image_size=224, crop_ratio=0.95),
     )
 
 
@@ -113,7 +113,7 @@ def resnet_old() -> Recipe:
     Ours: not run.
     """
     # The thesis names the method (table 4.3) and the rule of the rate (2.5.1); the rest is what the field used.
-    return Recipe(
+    return ClassifyRecipe(
         name="resnet_old",
         epochs=90.0,
         batch_size=256,
@@ -121,7 +121,7 @@ def resnet_old() -> Recipe:
         augmentation=AugmentationSettings(interpolation="bilinear"),
         optimizer=OptimizerSettings(name="sgd", lr=0.1, reference_batch=256, weight_decay=1e-4, momentum=0.9),
         schedule=ScheduleSettings(kind="step", warmup_epochs=0.0, min_lr=0.0, decay_epochs=30.0, decay_rate=0.1),
-        evaluation=EvaluationSettings(crop_ratio=0.875),
+        evaluation=ImageEvaluationSettings(crop_ratio=0.875),
     )
 
 
@@ -145,7 +145,7 @@ def resnet_strong() -> Recipe:
     Ours: not run.
     """
     # Silent about warmup, weight decay and strengths: the field's 1e-4, chapter 3's for the others.
-    return Recipe(
+    return ClassifyRecipe(
         name="resnet_strong",
         epochs=600.0,
         batch_size=1024,
@@ -153,5 +153,5 @@ def resnet_strong() -> Recipe:
         augmentation=AugmentationSettings(policy="rand", magnitude=9.0, magnitude_noise=0.5, erasing=0.25),
         optimizer=OptimizerSettings(name="sgd", lr=0.1, reference_batch=256, weight_decay=1e-4, momentum=0.9),
         schedule=ScheduleSettings(warmup_epochs=5.0, warmup_lr=1e-4, min_lr=0.0),
-        evaluation=EvaluationSettings(crop_ratio=0.875),
+        evaluation=ImageEvaluationSettings(crop_ratio=0.875),
     )

@@ -1,11 +1,11 @@
 """Our own recipes for a few thousand images on a laptop."""
 
+from vitrail.settings.image_recipe import ImageEvaluationSettings
 from vitrail.settings.images import AugmentationSettings, BlendSettings
 from vitrail.settings.learning import OptimizerSettings, RegularisationSettings, ScheduleSettings
 from vitrail.settings.model import ModelSettings
 from vitrail.settings.recipe import Recipe
-from vitrail.settings.running import EvaluationSettings
-from vitrail.settings.task import ObjectiveSettings
+from vitrail.tasks.classify.settings import ClassifyRecipe, ObjectiveSettings
 
 # A narrow and shallow CaiT. What makes it learn in minutes: convolutions in the stem, LayerScale at 1 (1e-5 is meant
 # for 24 blocks), initial weights of 1 / sqrt(inputs) instead of 0.02, and heads that do not talk: their mixing starts
@@ -30,7 +30,7 @@ def small() -> Recipe:
     Published: nothing, it is ours.
     Ours: 82.5 % top-1 and 96.2 % coarse on the embedded Fashion-MNIST (docs/log.md).
     """
-    return Recipe(
+    return ClassifyRecipe(
         name="small",
         image_size=28,
         epochs=18.0,
@@ -42,7 +42,7 @@ def small() -> Recipe:
         optimizer=OptimizerSettings(lr=1.5e-3, weight_decay=0.05, clip=1.0),
         schedule=ScheduleSettings(warmup_epochs=0.5, min_lr=1e-5),
         regularisation=RegularisationSettings(drop_path=0.0, ema=0.998),
-        evaluation=EvaluationSettings(every=2.0, crop_ratio=1.0),
+        evaluation=ImageEvaluationSettings(every=2.0, crop_ratio=1.0),
     )
 
 
@@ -78,7 +78,7 @@ def fine_tune() -> Recipe:
     Published: nothing, it is ours.
     Ours: 82.7 % top-1 on the breeds of Oxford-IIIT Pet, from DeiT-Ti's weights (docs/log.md).
     """
-    return Recipe(
+    return ClassifyRecipe(
         name="fine_tune",
         image_size=112,
         epochs=9.0,
@@ -90,5 +90,5 @@ def fine_tune() -> Recipe:
         optimizer=OptimizerSettings(lr=2e-4, weight_decay=0.05, clip=1.0),
         schedule=ScheduleSettings(warmup_epochs=0.5, min_lr=1e-5),
         regularisation=RegularisationSettings(drop_path=0.1),
-        evaluation=EvaluationSettings(every=3.0, crop_ratio=1.0),
+        evaluation=ImageEvaluationSettings(every=3.0, crop_ratio=1.0),
     )

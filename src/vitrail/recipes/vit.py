@@ -1,12 +1,12 @@
 """How vision transformers were trained before and beside DeiT: two columns of thesis table 6.1, on ViT-B."""
 
+from vitrail.settings.image_recipe import ImageEvaluationSettings
 from vitrail.settings.images import AugmentationSettings, BlendSettings
 from vitrail.settings.learning import OptimizerSettings, RegularisationSettings, ScheduleSettings
 from vitrail.settings.model import ModelSettings
 from vitrail.settings.recipe import Recipe
-from vitrail.settings.running import EvaluationSettings
-from vitrail.settings.task import ObjectiveSettings
 from vitrail.settings.text import change
+from vitrail.tasks.classify.settings import ClassifyRecipe, ObjectiveSettings
 
 
 def vit_original() -> Recipe:
@@ -17,7 +17,7 @@ def vit_original() -> Recipe:
     Published: not in the thesis at 224; 77.9 % top-1 (table 3.17) is after fine-tuning at 384, which this leaves out.
     Ours: not run.
     """
-    return Recipe(
+    return ClassifyRecipe(
         name="vit_original",
         epochs=300.0,  # table 3.9
         batch_size=4096,
@@ -28,7 +28,7 @@ def vit_original() -> Recipe:
         optimizer=OptimizerSettings(lr=3e-3, weight_decay=0.1, clip=1.0),
         schedule=ScheduleSettings(warmup_epochs=3.5, min_lr=0.0),  # "3-4" epochs
         regularisation=RegularisationSettings(drop_path=0.0, dropout=0.1),
-        evaluation=EvaluationSettings(crop_ratio=0.875),
+        evaluation=ImageEvaluationSettings(crop_ratio=0.875),
     )
 
 

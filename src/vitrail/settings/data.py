@@ -1,6 +1,6 @@
 """What a run is trained on."""
 
-from pydantic import Field, NonNegativeInt, PositiveInt
+from pydantic import Field, NonNegativeInt
 
 from vitrail.settings.section import Section
 
@@ -22,9 +22,5 @@ class DataSettings(Section):
     """the share of samples that may turn out unreadable before the run stops"""
     balanced: bool = False
     """draw every class equally often"""
-    clusters: PositiveInt | None = Field(default=None, ge=2)
-    """train on so many clusters of images in the place of their labels (ClusterFit)"""
-    clusters_of: str | None = None
-    """the run or saved model whose features are clustered"""
     workers: NonNegativeInt | None = None
     """processes that read and augment; null: by the number of cores"""

@@ -1,5 +1,6 @@
 """How training images are varied and mixed."""
 
+from collections.abc import Set
 from typing import Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveInt
@@ -32,8 +33,11 @@ class AugmentationSettings(Section):
     """probability of random erasing"""
     repeats: PositiveInt = 1
     """repeated augmentation: views of an image in a batch"""
-    views: PositiveInt = 1
-    """views of an image that are compared with each other, for the instance and triplet losses of embedding"""
+
+    def unused(self) -> Set[str]:
+        """What other crops and policies read."""
+        of_crop = {"scale", "ratio"} if self.crop != "resized" else set()
+        return of_crop | ({"magnitude", "magnitude_noise"} if self.policy != "rand" else set())
 
 
 class BlendSettings(Section):
@@ -49,3 +53,9 @@ class BlendSettings(Section):
     """how often anything is mixed"""
     per: Literal["batch", "pair"] = "batch"
     """one draw for all of a batch, or one for each pair"""
+
+    def unused(self) -> Set[str]:
+        """What is read only where something is mixed, or both ways of mixing are on."""
+        if not self.mixup and not self.cutmix:
+            return {"switch", "probability", "per"}
+        return set() if self.mixup and self.cutmix else {"switch"}

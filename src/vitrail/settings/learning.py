@@ -1,5 +1,6 @@
 """How the weights move: optimizer, schedule, and what keeps them from learning by heart."""
 
+from collections.abc import Set
 from typing import Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
@@ -45,6 +46,11 @@ class ScheduleSettings(Section):
     """of step: epochs between two decays"""
     decay_rate: PositiveFloat | None = None
     """of step: factor of a decay; null: 0.1"""
+
+    def unused(self) -> Set[str]:
+        """What other kinds of schedule read."""
+        of_step = {"decay_epochs", "decay_rate"} if self.kind != "step" else set()
+        return of_step | ({"min_lr"} if self.kind != "cosine" else set())
 
 
 class RegularisationSettings(Section):

@@ -1,5 +1,6 @@
 """What is trained."""
 
+from collections.abc import Set
 from typing import Any, Literal
 
 from pydantic import Field
@@ -20,3 +21,7 @@ class ModelSettings(Section):
     """how weights to start from are fitted to another image size"""
     settings: dict[str, Any] = Field(default_factory=dict)
     """further settings of the model, such as {depth: 6, patch_size: 4}"""
+
+    def unused(self) -> Set[str]:
+        """What is read only where there are weights to start from."""
+        return {"position_resize"} if self.init is None else set()

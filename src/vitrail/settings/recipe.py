@@ -1,43 +1,55 @@
-"""The recipe: everything that decides a training run, as data."""
+"""The recipe: everything that decides a training run, as data. What a task says beside it is its own recipe's."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
 from vitrail.settings.data import DataSettings
-from vitrail.settings.images import AugmentationSettings, BlendSettings
 from vitrail.settings.learning import OptimizerSettings, RegularisationSettings, ScheduleSettings
 from vitrail.settings.model import ModelSettings
 from vitrail.settings.running import EvaluationSettings, RunSettings
-from vitrail.settings.section import ImageSize, Section
-from vitrail.settings.task import EmbeddingSettings, ObjectiveSettings, TeacherSettings
+from vitrail.settings.section import Section
+
+FORMAT = 2  # of a recipe's keys; `migration` reads those before
 
 
 class Recipe(Section):
-    """Everything that decides a run."""
+    """Everything that decides a run, whatever is learnt."""
 
+    # What the command line may say in short.
+    short_keys: ClassVar[Mapping[str, str]] = {
+        "model": "model.name",
+        "init": "model.init",
+        "train_only": "model.train_only",
+        "data": "data.spec",
+        "lr": "optimizer.lr",
+        "workers": "data.workers",
+        "devices": "run.devices",
+        "nodes": "run.nodes",
+        "precision": "run.precision",
+        "compile": "run.compile",
+        "sharding": "run.sharding",
+    }
+
+    format: Literal[2] = 2
+    """version of the keys of this file"""
     name: str = "custom"
-    """of the recipe"""
-    image_size: ImageSize = 224
-    """of training: side, or height and width"""
+    """name of the recipe"""
+    task: str = "classify"
+    """what is learnt: a name of `vitrail recipes tasks`, or module:Class of your own"""
     epochs: PositiveFloat = 300.0
-    """passes over the training images"""
+    """passes over the training samples"""
     steps: PositiveInt | None = None
     """optimizer steps; takes the place of epochs"""
     batch_size: PositiveInt = 1024
-    """of one optimizer step, over all devices"""
+    """samples of one optimizer step, over all devices"""
     seed: NonNegativeInt = 0
-    """of every random choice"""
+    """seed of every random choice"""
     against: str | None = None
     """published curves to compare the run with"""
     model: ModelSettings = ModelSettings()
     data: DataSettings = DataSettings()
-    augmentation: AugmentationSettings = AugmentationSettings()
-    blend: BlendSettings = BlendSettings()
-    objective: ObjectiveSettings = ObjectiveSettings()
-    embedding: EmbeddingSettings = EmbeddingSettings()
-    teacher: TeacherSettings = TeacherSettings()
     optimizer: OptimizerSettings = OptimizerSettings()
     schedule: ScheduleSettings = ScheduleSettings()
     regularisation: RegularisationSettings = RegularisationSettings()
@@ -56,20 +68,3 @@ class Recipe(Section):
     def num_stages(self) -> int:
         """A recipe without stages is its own only one."""
         return max(1, len(self.stages))
-
-
-# What the command line may say in short.
-SHORT_KEYS: Mapping[str, str] = {
-    "model": "model.name",
-    "init": "model.init",
-    "train_only": "model.train_only",
-    "data": "data.spec",
-    "teacher": "teacher.model",
-    "lr": "optimizer.lr",
-    "workers": "data.workers",
-    "devices": "run.devices",
-    "nodes": "run.nodes",
-    "precision": "run.precision",
-    "compile": "run.compile",
-    "sharding": "run.sharding",
-}

@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
-from vitrail.settings.section import ImageSize, Section
+from vitrail.settings.section import Section
 
 
 class EvaluationSettings(Section):
@@ -12,14 +12,8 @@ class EvaluationSettings(Section):
 
     every: PositiveFloat = 1.0
     """epochs between two evaluations"""
-    image_size: ImageSize | None = None
-    """of evaluation; null: that of training"""
-    crop_ratio: float | None = Field(default=None, gt=0.0, le=1.0)
-    """of the centre crop; null: the model's own"""
     batch_size: PositiveInt | None = None
     """images at a time; null: as in training"""
-    layers: bool = False
-    """also write down how much each residual branch adds, which `vitrail inspect` draws over the epochs"""
 
 
 class RunSettings(Section):

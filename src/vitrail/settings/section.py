@@ -4,7 +4,7 @@ The sentence below each field is its description: `vitrail recipes show` prints 
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationInfo, field_validator
@@ -19,6 +19,16 @@ class Section(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", use_attribute_docstrings=True, protected_namespaces=(), allow_inf_nan=False
     )
+
+    def unused(self) -> Set[str]:
+        """Fields that have no effect beside the values of the others; `vitrail recipes show` leaves them out."""
+        return frozenset()
+
+    @classmethod
+    def describe_field(cls, name: str) -> str:
+        """The sentence below a field, in this class or in the one that it is of."""
+        kinds = (kind for kind in cls.__mro__ if issubclass(kind, Section) and name in kind.model_fields)
+        return next((str(text) for kind in kinds if (text := kind.model_fields[name].description)), "")
 
     @field_validator("*", mode="before")
     @classmethod

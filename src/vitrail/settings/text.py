@@ -9,14 +9,13 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from vitrail.settings.recipe import SHORT_KEYS, Recipe
+from vitrail.settings.migration import migrate
+from vitrail.settings.recipe import Recipe
 from vitrail.settings.section import Section
 
 _COMMENT_COLUMN = 34
+_LAST_GROUPS = ("optimizer", "schedule", "regularisation", "evaluation", "run")
 _SCIENTIFIC = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$")
-# On a command line these are taken as they are: a path may have any sign in it, or look like a number.
-_PATHS = ("data.spec", "data.val", "data.quarantine", "model.init", "teacher.model", "teacher.classes")
-_TEXT_KEYS = frozenset((*_PATHS, "teacher.cache_folder", "out"))
 
 
 class _Loader(yaml.SafeLoader):
@@ -32,7 +31,7 @@ for _kind in (_Loader, _Dumper):
 
 
 def read_recipe(path: Path) -> Recipe:
-    """The recipe in a YAML file."""
+    """The recipe in a YAML file, of this format or of one before it."""
     try:
         content = parse(path.read_text(encoding="utf-8"), label=str(path))
     except OSError as error:
@@ -41,25 +40,46 @@ def read_recipe(path: Path) -> Recipe:
         raise ValueError(f"{path} is not a text file: a recipe is YAML") from None
     if not isinstance(content, dict):
         raise ValueError(f"{path} is not a recipe: it must hold keys and values, as `vitrail recipes show` prints them")
-    return make_recipe(content, label=str(path))
+    return make_recipe(migrate(content), label=str(path))
 
 
 def make_recipe(content: Mapping[str, Any], *, label: str) -> Recipe:
     """A recipe of nested mappings; a mistake is one line that names the key, and the nearest one if it is unknown."""
+    kind = _class_of(content.get("task", "classify"), label=label)
     try:
-        recipe = Recipe.model_validate(content)
+        recipe = kind.model_validate(content)
     except ValidationError as error:
-        raise ValueError(f"{label}: {_explain(error)}") from None
+        raise ValueError(f"{label}: {_explain(error, kind)}") from None
     for number in range(len(recipe.stages)):
         stage_of(recipe, number)  # a wrong key in a later stage should not show after days of training
     return recipe
 
 
+def _class_of(task: Any, *, label: str) -> type[Recipe]:
+    from vitrail.tasks import find_recipe_class
+
+    if not isinstance(task, str):
+        raise ValueError(f"{label}: task cannot be {task!r}: it is a name")
+    try:
+        return find_recipe_class(task)
+    except ValueError as error:
+        raise ValueError(f"{label}: {error}") from None
+
+
 def change(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
-    """The recipe with other values at dotted (or short) keys."""
-    content = recipe.model_dump()
+    """The recipe with other values at dotted (or short) keys.
+
+    With another `task` it keeps what that one has too. A key that only a task has which knows all of this recipe's
+    settings makes it a recipe of that task: teacher=RUN makes distillation of classification.
+    """
+    label = ", ".join(f"{key}={value}" for key, value in changes.items())
+    changes = {_long(key): value for key, value in changes.items()}
+    kind = _kind_after(recipe, changes, label=label)
+    content = {key: value for key, value in recipe.model_dump().items() if key in kind.model_fields}
+    if type(recipe) is not kind:
+        content = kind.model_construct().model_dump() | content | {"task": kind.model_fields["task"].default}
     for key, value in changes.items():
-        *sections, last = SHORT_KEYS.get(key, key).split(".")
+        *sections, last = key.split(".")
         if sections[:1] == ["stages"] and len(sections) > 1:
             _change_stage(content, key, value)
             continue
@@ -70,12 +90,41 @@ def change(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
             place = place.get(section) if isinstance(place, dict) else None
         is_free = sections[:2] == ["model", "settings"]
         if not isinstance(place, dict) or not (last in place or is_free):
-            raise ValueError(_unknown(key))
+            raise ValueError(_unknown(key, kind))
         if isinstance(place.get(last), dict) and not isinstance(value, Mapping):
             inner = ", ".join(f"{key}.{name}" for name in list(place[last])[:3]) or f"{key}.NAME"
             raise ValueError(f"{key} is a group of settings: set one of them, such as {inner}")
         place[last] = value
-    return make_recipe(content, label=", ".join(f"{key}={value}" for key, value in changes.items()))
+    return make_recipe(content, label=label)
+
+
+def _kind_after(recipe: Recipe, changes: Mapping[str, Any], *, label: str) -> type[Recipe]:
+    """The class of the recipe when the changes are made."""
+    if "task" in changes:
+        return _class_of(changes["task"], label=label)
+    kind = type(recipe)
+    for key in changes:
+        section = key.partition(".")[0]
+        if section not in kind.model_fields:
+            wider = [other for other in recipe_classes() if issubclass(other, kind) and section in other.model_fields]
+            kind = wider[0] if len(wider) == 1 else kind
+    return kind
+
+
+def recipe_classes() -> list[type[Recipe]]:
+    """The recipes of every task of the table."""
+    from vitrail.tasks import TASKS, find_recipe_class
+
+    return [find_recipe_class(name) for name in TASKS]
+
+
+def short_keys() -> dict[str, str]:
+    """What the command line may say in short, whatever the task."""
+    return {short: key for kind in recipe_classes() for short, key in kind.short_keys.items()}
+
+
+def _long(key: str) -> str:
+    return short_keys().get(key, key)
 
 
 def _change_stage(content: dict[str, Any], key: str, value: Any) -> None:
@@ -85,21 +134,16 @@ def _change_stage(content: dict[str, Any], key: str, value: Any) -> None:
         raise ValueError(f"{key}: there is no stage {number}; this recipe has {len(stages)}, counted from 0")
     wanted = ".".join(rest)
     stage = stages[int(number)]
-    same = [known for known in stage if SHORT_KEYS.get(known, known) == SHORT_KEYS.get(wanted, wanted)]
+    same = [known for known in stage if _long(known) == _long(wanted)]
     stage[same[0] if same else wanted] = value
 
 
 def _stages_that_set(recipe: Recipe, key: str) -> list[int]:
-    full = SHORT_KEYS.get(key, key)
-    return [
-        number
-        for number, stage in enumerate(recipe.stages)
-        if any(SHORT_KEYS.get(known, known) == full for known in stage)
-    ]
+    return [number for number, stage in enumerate(recipe.stages) if any(_long(known) == key for known in stage)]
 
 
 def parse_assignments(words: Sequence[str]) -> dict[str, Any]:
-    """`key=value` words of a command line; values are read as YAML, but for paths and the like, which are text."""
+    """`key=value` words of a command line; values are read as YAML, but where the setting is a text."""
     changes = {}
     for word in words:
         key, sign, text = word.partition("=")
@@ -110,8 +154,19 @@ def parse_assignments(words: Sequence[str]) -> dict[str, Any]:
 
 
 def _is_text(key: str) -> bool:
-    key = re.sub(r"^stages\.\d+\.", "", key)
-    return SHORT_KEYS.get(key, key) in _TEXT_KEYS
+    """Whether a setting is a text, such as a path, which may have any sign in it or look like a number."""
+    key = _long(re.sub(r"^stages\.\d+\.", "", key))
+    return key == "out" or any(_type_of(kind, key) in (str, str | None) for kind in recipe_classes())
+
+
+def _type_of(section: type[Section], key: str) -> Any:
+    """The type of a setting by its dotted key; None where there is no such setting."""
+    name, _, rest = key.partition(".")
+    field = section.model_fields.get(name)
+    if field is None or not rest:
+        return None if field is None else field.annotation
+    inner = field.annotation
+    return _type_of(inner, rest) if isinstance(inner, type) and issubclass(inner, Section) else None
 
 
 def _parse_text(key: str, text: str) -> str | None:
@@ -139,23 +194,36 @@ def stage_of(recipe: Recipe, number: int) -> Recipe:
     return change(recipe.model_copy(update={"stages": ()}), recipe.stages[number])
 
 
-def write_yaml(recipe: Recipe) -> str:
-    """The recipe as YAML with a comment beside each key; reading it back gives the same recipe."""
-    return "\n".join(_lines(recipe, depth=0)) + "\n"
+def write_yaml(recipe: Recipe, *, everything: bool = True) -> str:
+    """The recipe as YAML with a comment beside each key; reading it back gives the same recipe.
+
+    Without `everything`, settings are left out that have no effect beside the others, as long as they are the defaults.
+    """
+    return "\n".join(_lines(recipe, depth=0, everything=everything)) + "\n"
 
 
-def _lines(section: Section, *, depth: int) -> Iterator[str]:
+def _lines(section: Section, *, depth: int, everything: bool) -> Iterator[str]:
     indent = "  " * depth
-    for name, field in type(section).model_fields.items():
+    fields = type(section).model_fields
+    unused = frozenset[str]() if everything else section.unused()
+    for name in sorted(fields, key=lambda name: _place_of(section, name)):
         value = getattr(section, name)
+        if name in unused and value == fields[name].get_default(call_default_factory=True):
+            continue
         if isinstance(value, Section):
             yield ""
             yield f"{indent}{name}:  # {(type(value).__doc__ or '').rstrip('.')}"
-            yield from _lines(value, depth=depth + 1)
+            yield from _lines(value, depth=depth + 1, everything=everything)
         else:
             text = yaml.dump(_plain(value), Dumper=_Dumper, default_flow_style=True, width=10**6, sort_keys=False)
             entry = f"{indent}{name}: {text.removesuffix('...' + chr(10)).strip()}"
-            yield f"{entry.ljust(_COMMENT_COLUMN)}  # {field.description}"
+            yield f"{entry.ljust(_COMMENT_COLUMN)}  # {section.describe_field(name)}"
+
+
+def _place_of(section: Section, name: str) -> int:
+    """Single settings come first, then what is learnt from what, then how."""
+    is_group = isinstance(getattr(section, name), Section)
+    return 2 + _LAST_GROUPS.index(name) if name in _LAST_GROUPS else int(is_group)
 
 
 def _plain(value: Any) -> Any:
@@ -166,11 +234,11 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _explain(error: ValidationError) -> str:
+def _explain(error: ValidationError, kind: type[Recipe]) -> str:
     first = error.errors()[0]
     key = ".".join(str(part) for part in first["loc"] if not _is_type_tag(part))
     if first["type"] == "extra_forbidden":
-        return _unknown(key)
+        return _unknown(key, kind)
     message = first["msg"][:1].lower() + first["msg"][1:]
     return f"{key} cannot be {first['input']!r}: {message}"
 
@@ -180,16 +248,23 @@ def _is_type_tag(part: int | str) -> bool:
     return isinstance(part, str) and ("[" in part or part in ("int", "float", "constrained-int", "tuple"))
 
 
-def _unknown(key: str) -> str:
-    near = difflib.get_close_matches(key, all_keys(), n=1, cutoff=0.5)
+def _unknown(key: str, kind: type[Recipe]) -> str:
+    own = kind.model_fields["task"].default
+    others = [other for other in recipe_classes() if key.partition(".")[0] in other.model_fields]
+    if others and key.partition(".")[0] not in kind.model_fields:
+        names = " or ".join(f"task={other.model_fields['task'].default}" for other in others)
+        return f"task {own} has no {key!r}: it is a setting of {names}"
+    known = [*short_keys(), *_keys(kind, "")]
+    near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
     if not near:  # the right name in the wrong section
-        near = [known for known in all_keys() if known.rpartition(".")[2] == key.rpartition(".")[2]][:1]
+        near = [name for name in known if name.rpartition(".")[2] == key.rpartition(".")[2]][:1]
     return f"unknown key {key!r}" + (f", did you mean {near[0]!r}?" if near else "; see `vitrail recipes show small`")
 
 
 def all_keys() -> list[str]:
-    """Every key of a recipe, dotted, and the short ones."""
-    return [*SHORT_KEYS, *_keys(Recipe, "")]
+    """Every key of a recipe of any task, dotted, and the short ones."""
+    keys = (key for kind in recipe_classes() for key in _keys(kind, ""))
+    return list(dict.fromkeys([*short_keys(), *keys]))
 
 
 def _keys(section: type[Section], prefix: str) -> Iterator[str]:

@@ -1,11 +1,48 @@
-"""What every objective takes and gives: Losses, and the protocol the training loop calls."""
+"""What a task gives, so that loop, checkpoints, progress, plan, report and command line need to know none by name."""
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
+import torch
 from torch import Tensor, nn
 
 from vitrail.data.contract import Batch
+from vitrail.data.loader import Loader
+from vitrail.data.sampler import Ranks
+from vitrail.models.contract import Model
+from vitrail.settings.recipe import Recipe
+
+B = TypeVar("B", bound=Batch)
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One of the numbers that an evaluation gives, and how people read it."""
+
+    key: str  # in metrics.jsonl
+    label: str  # for people
+    unit: str = "%"
+    is_higher_better: bool = True
+    digits: int = 2
+
+    def is_better(self, value: float, than: float) -> bool:
+        """Whether one value of it is better than another."""
+        return value > than if self.is_higher_better else value < than
+
+    def show(self, value: float, *, digits: int | None = None) -> str:
+        """A value with its unit."""
+        number = f"{value:.{self.digits if digits is None else digits}f}"
+        return f"{number} {self.unit}" if self.unit else number
+
+    @property
+    def worst(self) -> float:
+        """A value that any other is better than."""
+        return -float("inf") if self.is_higher_better else float("inf")
 
 
 class Losses(NamedTuple):
@@ -15,24 +52,29 @@ class Losses(NamedTuple):
     parts: dict[str, Tensor]  # detached scalars by name, logged as they are
 
 
-class Objective(Protocol):
-    """A training procedure: it runs the model on a batch of prepared images and says what the answers cost.
+class StepContext(NamedTuple):
+    """Which step a batch belongs to: with the sample, all that a random choice may depend on."""
 
-    The images are floating point, normalised and blended; the targets are whatever the objective was made for.
-    """
+    seed: int
+    epoch: int
+    step: int
 
-    def __call__(self, model: nn.Module, batch: Batch) -> Losses: ...
 
+class Objective(ABC, Generic[B]):
+    """A training procedure: it runs the model on a prepared batch and says what the answers cost.
 
-@runtime_checkable
-class Stateful(Protocol):
-    """An objective that remembers something from step to step: a memory of embeddings, a target network.
-
-    Calls of a step's micro-batches leave what they saw to the end of the step. After the optimizer's step comes
+    One that remembers something from step to step (a memory of embeddings, a target network) overrides the methods of
+    state. Calls of a step's micro-batches leave what they saw to the end of the step. After the optimizer's step comes
     `after_step`, or `skip_step` where no step was made (a loss that is not finite, a trial of the batch size). Between
     steps the state is all that the rest of a run depends on, so it belongs into checkpoints. Where several processes
     train together, all of them make every one of these calls, in the same order.
     """
+
+    exchanges: ClassVar[bool] = False  # whether processes talk to each other while a batch is judged
+
+    @abstractmethod
+    def __call__(self, model: nn.Module, batch: B) -> Losses:
+        """Judge a batch that the task has prepared."""
 
     def after_step(self, model: nn.Module) -> None:
         """Take in what the micro-batches left and the model's new weights; the bare model, not one that wraps it."""
@@ -42,6 +84,173 @@ class Stateful(Protocol):
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps: plain tensors, numbers and dicts, whole also where processes share it."""
+        return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a checkpoint, with any number of processes."""
+
+
+class Evaluator(ABC):
+    """A measurement on held-out data; every process takes part and gets the same numbers."""
+
+    @abstractmethod
+    def measure(self, model: nn.Module) -> Iterator[tuple[str, float]]:
+        """Names and numbers, of the model as it is."""
+
+    def write(self, folder: Path) -> None:  # noqa: B027 most leave nothing
+        """Leave in the run's folder what the report reads of the last measurement; the main process calls it."""
+
+
+class World(Protocol):
+    """The processes that train together, as a task may see them."""
+
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def num_ranks(self) -> int: ...
+
+    @property
+    def is_main(self) -> bool: ...
+
+    @property
+    def ranks(self) -> Ranks: ...
+
+    def sum(self, tensor: Tensor) -> Tensor: ...
+
+    def any(self, *flags: bool) -> list[bool]: ...
+
+    def share(self, value: Any) -> Any: ...
+
+    def gather(self, value: Any) -> list[Any]: ...
+
+
+class Reporter(Protocol):
+    """Who shows how far something has come."""
+
+    def evaluating(self, batches: Iterable[Item], total: int) -> Iterator[Item]: ...
+
+    def counting(self, name: str, *, total: int) -> AbstractContextManager[Callable[[int], object]]: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Site:
+    """Where a stage is computed."""
+
+    device: torch.device
+    dtype: torch.dtype  # that products are computed in
+    world: World
+    reporter: Reporter
+    seed: int = 0  # of the stage
+    stage: int = 0
+    folder: Path | None = None  # of the run; None: nothing is written, as for a plan
+    is_sharded: bool = False  # whether all processes must take part in every forward pass
+
+
+@dataclass(frozen=True, eq=False)
+class Initial:
+    """What a stage leaves to the next one."""
+
+    weights: Mapping[str, Tensor]
+    grid: tuple[int, int] | None  # rows and columns of the patches they were made for
+    description: Mapping[str, Any]  # the task.json of that stage
+
+
+class TaskData(Protocol):
+    """What a run is trained and evaluated on, as far as loop and plan look at it."""
+
+    @property
+    def num_train(self) -> int: ...
+
+    @property
+    def num_val(self) -> int: ...
+
+    def locate(self, index: int) -> str:
+        """Where a training sample is, as a person would name it."""
+
+    def describe(self) -> dict[str, Any]:
+        """What a model is built from and used with besides its weights, such as the names of classes."""
+
+
+@dataclass(frozen=True, eq=False)
+class Loaders:
+    """The batches of a stage."""
+
+    train: Loader
+    val: Loader
+
+
+class Task(ABC, Generic[B]):
+    """What is learnt in one stage of a run, by a recipe.
+
+    The loop calls, in this order: `open`; `make_model`, and `load_initial` where there are weights to start from;
+    `attach`, when the model is on its device; `make_loaders`, `make_objective`, `make_evaluators`; then for each step
+    `objective(model, prepare(batch, at))`. To load a trained model `make_model` is enough.
+    """
+
+    Recipe: ClassVar[type[Recipe]]
+    measures: ClassVar[tuple[Measure, ...]]  # what evaluations give; the first decides "best", and heads the report
+
+    def __init__(self, recipe: Any, site: Site) -> None:
+        self.recipe, self.site = recipe, site
+
+    @abstractmethod
+    def open(self) -> TaskData:
+        """The data, which the task keeps; what is wrong with it or with the recipe is told here."""
+
+    def describe(self, data: Mapping[str, Any]) -> dict[str, Any]:
+        """The content of task.json, beside the weights: what the data says of itself, and what the task adds."""
+        return {"task": self.recipe.task, **data}
+
+    @abstractmethod
+    def make_model(self, description: Mapping[str, Any]) -> Model:
+        """Trunk and head with their initial weights, which the seed decides, for data of that description."""
+
+    @abstractmethod
+    def load_initial(self, model: Model, source: str | Initial, *, description: Mapping[str, Any]) -> None:
+        """Weights to start from: of a run, a file or the stage before."""
+
+    @abstractmethod
+    def attach(self, model: Model) -> None:
+        """Get ready to prepare batches for a model, which is on its device now."""
+
+    @abstractmethod
+    def make_loaders(self, *, num_parts: int, listing: Path | None) -> Loaders:
+        """The batches of train, in `num_parts` micro-batches a step, and of val; broken samples go to `listing`."""
+
+    @abstractmethod
+    def make_objective(self, *, total_steps: int, is_trial: bool = False) -> Objective[B]:
+        """What is minimised; one of a trial is this process's own and shares nothing with others."""
+
+    @abstractmethod
+    def prepare(self, batch: B, at: StepContext) -> B:
+        """A batch as the objective takes it: on the device, normalised, mixed, with answers looked up."""
+
+    @abstractmethod
+    def example(self, count: int) -> B:
+        """A batch of noise, as `prepare` takes it: for the trial of micro-batches and the plan."""
+
+    @abstractmethod
+    def respond(self, model: nn.Module, batch: B) -> Any:
+        """What the model says about a prepared batch in evaluation, for the plan."""
+
+    @abstractmethod
+    def make_evaluators(self, objective: Objective[B], loaders: Loaders) -> Sequence[Evaluator]:
+        """How the run is measured."""
+
+    def finish(self, objective: Objective[B], loaders: Loaders) -> None:
+        """What the end of a stage needs, with the weights it ends with, before the last evaluation."""
+
+    def notes(self, loaders: Loaders) -> Iterator[Mapping[str, Any]]:
+        """Further lines of metrics beside an evaluation; the main process asks, where the model is whole."""
+        return iter(())
+
+    @property
+    def num_views(self) -> int:
+        """Parts of a sample that go through the model at once."""
+        return 1
+
+    @property
+    def num_passes(self) -> int:
+        """Samples that go through a model besides steps and evaluations, for the plan."""
+        return 0

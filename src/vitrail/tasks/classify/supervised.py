@@ -9,13 +9,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from vitrail.data.contract import Batch
-from vitrail.tasks.contract import Losses
+from vitrail.tasks.contract import Losses, Objective
 
 LOSSES = ("cross_entropy", "bce")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Supervised:
+class Supervised(Objective[Batch]):
     """The loss of a classifier on class indices [batch] or on targets [batch, classes].
 
     Both losses are means over the batch, never over the weights of its classes, so that the mean of equal parts of a

@@ -11,7 +11,7 @@ from torch.nn import functional
 from vitrail.data.contract import Batch
 from vitrail.heads.embed import Embedded
 from vitrail.tasks.classify.supervised import Supervised, check_targets
-from vitrail.tasks.contract import Losses
+from vitrail.tasks.contract import Losses, Objective
 from vitrail.tasks.embed.memory import Memory
 from vitrail.tasks.embed.target_network import TargetNetwork
 
@@ -36,13 +36,15 @@ class LossWeights:
         return self.instance > 0.0 or self.triplet > 0.0
 
 
-class Grafit:
+class Grafit(Objective[Batch]):
     """A weighted sum of the neighbour, instance, cross-entropy and triplet losses, for an `EmbeddingModel`.
 
     Images are [batch, 3, height, width] or, in several views, [batch, views, 3, height, width]. All views go through
     the model together. The losses on labels see the first view only, "in order to have the same training procedure as
     our supervised baseline" (2.5.1), and so does the memory. The means are over the images of a batch.
     """
+
+    exchanges = True  # the memory is shared among the processes
 
     def __init__(
         self,

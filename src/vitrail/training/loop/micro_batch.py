@@ -1,16 +1,15 @@
-"""How many images a device takes at a time, found by measurement: the most that fit a GPU, the fastest on a CPU."""
+"""How many samples a device takes at a time, found by measurement: the most that fit a GPU, the fastest on a CPU."""
 
+import contextlib
 import copy
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from vitrail.data.contract import Batch
-from vitrail.evaluation.predict import autocast
-from vitrail.tasks.contract import Objective, Stateful
+from vitrail.training.parallel.distributed import World
 
 _LOGGER = logging.getLogger(__name__)
 _LARGEST, _SMALLEST = 1024, 8
@@ -21,49 +20,53 @@ _ENOUGH_SECONDS = 3.0
 
 def choose_micro_batch(
     model: nn.Module,
-    objective: Objective,
+    judge: Callable[[nn.Module, int], Tensor],
     *,
-    num_images: int,
+    num_samples: int,
     num_views: int = 1,
-    image_size: tuple[int, int],
-    num_classes: int,
-    has_answers: bool = False,
     device: torch.device,
-    dtype: torch.dtype,
+    together: World | None = None,
 ) -> int:
-    """The micro-batch for `num_images` a step, always even; steps of a copy of the model are timed to find it.
+    """The micro-batch for `num_samples` a step, always even; `judge` gives the loss of a batch of so many.
 
-    Batch normalisation learns something else from other parts of a batch, so with it the choice must not depend on a
-    clock: on a CPU it is all that is ever taken.
+    Steps of a copy of the model are timed to find it; of a divided model, which can't be copied, its own, and then all
+    processes go by what the main one of `together` measures. Batch normalisation learns something else from other
+    parts of a batch, so with it the choice must not depend on a clock: on a CPU it is all that is ever taken.
     """
     if device.type != "cuda" and any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in model.modules()):
-        return _even(min(num_images, _LARGEST_ON_CPU // num_views))
-    model = copy.deepcopy(model)
+        return _even(min(num_samples, _LARGEST_ON_CPU // num_views))
+    trial = copy.deepcopy(model) if together is None else model
 
     def seconds(count: int) -> float:
-        images = torch.rand(*((count,) if num_views == 1 else (count, num_views)), 3, *image_size, device=device)
-        batch = Batch(images, torch.randint(num_classes, (count,), device=device), torch.arange(count))
-        if has_answers:
-            batch = batch._replace(answers=torch.full((count, num_classes), 1.0 / num_classes, device=device))
         _synchronize(device)
         start = time.perf_counter()
-        with autocast(device, dtype):
-            loss = objective(model, batch).total
-        loss.backward()
-        if isinstance(objective, Stateful):
-            objective.skip_step()
+        judge(trial, count).backward()
         _synchronize(device)
-        return time.perf_counter() - start
+        passed = time.perf_counter() - start
+        return passed if together is None else together.share(passed)
 
-    largest = _even(min(num_images, _LARGEST))
-    if device.type != "cuda":
-        return _fastest(largest, seconds)
-    # Beside the weights and gradients there will be two moments of the optimizer and a moving average: the copy of the
-    # model takes the place of one of them here, this of the others.
-    reserved = [torch.empty_like(parameter) for parameter in model.parameters() for _ in range(2)]
-    count = _largest_that_fits(largest, seconds)
-    del reserved
+    largest = _even(min(num_samples, _LARGEST))
+    with _kept_buffers(model):
+        if device.type != "cuda":
+            count = _fastest(largest, seconds)
+        else:
+            # Beside the weights and gradients there will be two moments of the optimizer and a moving average: a copy
+            # of the model takes the place of one of them here, this of the others.
+            num_reserved = 2 if together is None else 3
+            reserved = [torch.empty_like(parameter) for parameter in model.parameters() for _ in range(num_reserved)]
+            count = _largest_that_fits(largest, seconds)
+            del reserved
+    model.zero_grad()
     return count
+
+
+@contextlib.contextmanager
+def _kept_buffers(model: nn.Module) -> Iterator[None]:
+    """Running statistics are after the block what they were before."""
+    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    yield
+    for name, buffer in model.named_buffers():
+        buffer.copy_(before[name])
 
 
 def _largest_that_fits(largest: int, seconds: Callable[[int], float]) -> int:
@@ -87,13 +90,14 @@ def _fastest(largest: int, seconds: Callable[[int], float]) -> int:
     """Doubling as long as it gets faster: a CPU has its best where the activations fit its caches."""
     count = _even(min(largest, _SMALLEST))
     seconds(count)  # the first pass of a process is slow
-    best, best_rate, started = count, 0.0, time.monotonic()
+    best, best_rate, spent = count, 0.0, 0.0
     while True:
-        rate = count / min(seconds(count), seconds(count))
+        first, second = seconds(count), seconds(count)
+        rate, spent = count / min(first, second), spent + first + second
         if rate > 1.03 * best_rate:
             best, best_rate = count, rate
         is_largest = count >= min(largest, _LARGEST_ON_CPU)
-        if is_largest or rate < 0.9 * best_rate or time.monotonic() - started > _ENOUGH_SECONDS:
+        if is_largest or rate < 0.9 * best_rate or spent > _ENOUGH_SECONDS:
             break
         count = _even(min(2 * count, largest))
     _LOGGER.info("micro-batch of %d: %.0f images/s in steps alone", best, best_rate)

@@ -1,63 +1,55 @@
 """What to say when a loss or a gradient is not a number."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from vitrail.data.contract import Batch
-from vitrail.data.draws import Draws
-from vitrail.evaluation.predict import autocast
-from vitrail.tasks.contract import Stateful
-from vitrail.training.parallel.sharding import is_sharded
-
-if TYPE_CHECKING:
-    from vitrail.training.loop.stage import Stage
+from vitrail.tasks.contract import Losses
 
 _NUM_SHOWN = 3
 
 
-def describe_not_finite(stage: "Stage", loss: Tensor, norm: Tensor, batches: list[Batch]) -> str:
-    """One line: the step, the tensor, the images, the last good checkpoint and what may help.
-
-    All processes come here together, and the main one, which speaks, tells of the first that found something.
-    """
-    findings = [finding for finding in stage.world.gather(_find(stage, batches)) if finding is not None]
-    everything = [index for batch in batches for index in batch.indices.tolist()]
-    where, samples = findings[0] if findings else ("the loss", everything)
-    shown = ", ".join(stage.data.train.locate(index) for index in samples[:_NUM_SHOWN])
-    more = f" and {len(samples) - _NUM_SHOWN} more" if len(samples) > _NUM_SHOWN else ""
-    newest = stage.checkpoints.newest()
+def describe_not_finite(moment: str, *, where: str, places: Sequence[str], newest: Path | None) -> str:
+    """One line: the step, the tensor, the samples, the last good checkpoint and what may help."""
+    shown = ", ".join(places[:_NUM_SHOWN])
+    more = f" and {len(places) - _NUM_SHOWN} more" if len(places) > _NUM_SHOWN else ""
     kept = f"the checkpoint {newest} is good" if newest else "there is no checkpoint yet"
     return (
-        f"step {stage.step} (epoch {stage.epoch:.2f}): loss {loss.item():g}, gradient norm {norm.item():g}; first not "
-        f"finite: {where}; samples {shown}{more}; {kept}: try a lower lr, optimizer.clip=1, precision=fp32 or "
-        "run.on_nan=skip"
+        f"{moment}; first not finite: {where}; samples {shown}{more}; {kept}: try a lower lr, optimizer.clip=1, "
+        "precision=fp32 or run.on_nan=skip"
     )
 
 
-def _find(stage: "Stage", batches: list[Batch]) -> tuple[str, list[int]] | None:
-    """What went wrong first and for which samples, by going through the step once more."""
-    model, order = stage.model, list[str]()
-    # What processes exchange with each other (parts of the model, of a memory) needs all of them to do the same.
-    is_exchanged = is_sharded(model) or (isinstance(stage.objective, Stateful) and stage.world.num_ranks > 1)
-    if not is_exchanged:
-        # Gradients as they were before clipping, which spreads one that is not a number to all.
-        has_gradients = stage.world.num_ranks == 1
-        if has_gradients:
+def find_not_finite(
+    model: nn.Module,
+    judge: Callable[[Batch], Losses] | None,
+    batches: Sequence[Batch],
+    *,
+    has_own_gradients: bool,
+) -> tuple[str, list[int]] | None:
+    """What went wrong first and for which samples, by going through the step once more.
+
+    `judge` says what a batch costs; without it only the gradients that are there are looked at. Where the gradients
+    are this process's own they are computed again, for clipping spreads one that is not a number to all.
+    """
+    order: list[str] = []
+    if judge is not None:
+        if has_own_gradients:
             model.zero_grad()
-        torch.manual_seed(Draws(stage.seed, stage.step, stage.world.rank, "model").integer(2**62))
         for batch in batches:
-            with _watched(model) as watch, torch.set_grad_enabled(has_gradients), autocast(stage.device, stage.dtype):
-                losses = stage.objective(model, stage.to_device(batch, epoch=stage.step // stage.sampler.num_steps))
+            with _watched(model) as watch, torch.set_grad_enabled(has_own_gradients):
+                losses = judge(batch)
             if watch.where is not None:
                 return watch.where, _pick(batch, watch.is_bad)
             if not is_finite(losses.total):
                 return "the loss", batch.indices.tolist()
-            if has_gradients:
+            if has_own_gradients:
                 losses.total.backward()
             order = watch.order
     gradients = {name: value.grad for name, value in model.named_parameters() if value.grad is not None}
@@ -118,5 +110,5 @@ def _pick(batch: Batch, is_bad: Tensor | None) -> list[int]:
 
 
 def is_finite(tensor: Tensor) -> bool:
-    """Whether all of it is."""
+    """Whether every number of a tensor is finite."""
     return bool(torch.isfinite(tensor).all())

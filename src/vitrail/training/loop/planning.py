@@ -6,28 +6,29 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from vitrail.data.blend import Normalize
-from vitrail.data.checks import as_pair
 from vitrail.data.contract import Batch
 from vitrail.data.loader import Loader
-from vitrail.data.quarantine import Quarantine, QuarantineSettings
-from vitrail.data.sampler import Sampler
 from vitrail.evaluation.predict import autocast, choose_device, choose_precision
+from vitrail.heads.embed import trunk_of
 from vitrail.settings.recipe import Recipe
 from vitrail.settings.text import stage_of
-from vitrail.tasks.contract import Stateful
-from vitrail.tasks.distill.teaching import find_teacher
-from vitrail.tasks.embed.clustering import use_clusters
+from vitrail.tasks import find_task
+from vitrail.tasks.contract import Site, StepContext, Task, TaskData
 from vitrail.training.loop import build
 from vitrail.training.loop.ema import MovingAverage
+from vitrail.training.loop.freezing import freeze
 from vitrail.training.loop.micro_batch import choose_micro_batch
+from vitrail.training.parallel.distributed import World
+from vitrail.training.runs.progress import Progress
 
 _SECONDS = 1.5  # of each measurement
-_LOADED_AT_ONCE = 16  # images; the speed of loading hardly depends on it
+_LOADED_AT_ONCE = 16  # samples; the speed of loading hardly depends on it
+_AT = StepContext(0, 0, 0)  # of a step that is never made
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class StagePlan:
     """What one stage takes; speeds are images a second on one device."""
 
     model: str
-    image_size: int | tuple[int, int]
+    image_size: int | tuple[int, int] | None  # None where there are no images
     data: str  # its spec
     num_train: int  # images in it
     num_val: int
@@ -88,83 +89,55 @@ class Plan:
 
 def make_plan(recipe: Recipe) -> Plan:
     """Measure every stage of a recipe. Nothing is written, and weights to start from are not needed."""
-    stages = [stage_of(recipe, number) for number in range(recipe.num_stages)]
-    all_data = [open_unclustered(stage) for stage in stages]  # all of them first: what is missing shows at once
     device = choose_device(recipe.run.device)
     dtype = choose_precision(recipe.run.precision, device)
+    site = Site(device=device, dtype=dtype, world=World(), reporter=Progress(is_shown=False), seed=recipe.seed)
+    tasks = [make_task(stage_of(recipe, number), site) for number in range(recipe.num_stages)]
+    all_data = [task.open() for task in tasks]  # all of them first: what is missing shows at once
     memory = _Memory(device)
-    plans = tuple(
-        measure_stage(stage, data, device=device, dtype=dtype, memory=memory)
-        for stage, data in zip(stages, all_data, strict=True)
-    )
+    plans = tuple(measure_stage(task, data, memory=memory) for task, data in zip(tasks, all_data, strict=True))
     return Plan(plans, str(device), str(dtype).removeprefix("torch."))
 
 
-def open_unclustered(recipe: Recipe) -> build.Data:
-    """The data; where it is to be clustered, clusters of no meaning are as good."""
-    data, num_clusters = build.open_data(recipe), recipe.data.clusters
-    if num_clusters is None:
-        return data
-    train, val = (torch.arange(len(part)) % num_clusters for part in (data.train, data.val))
-    return use_clusters(data, train, val, num_clusters=num_clusters)
+def make_task(recipe: Recipe, site: Site) -> Task[Any]:
+    """The task of a stage."""
+    return find_task(recipe.task)(recipe, site)
 
 
-def count_embedded(recipe: Recipe, data: build.Data) -> int:
-    """Images that go through a model before the first step, to be clustered, or after the last, for the memory."""
-    clustered = 0 if recipe.data.clusters is None else len(data.train) + len(data.val)
-    return clustered + (len(data.train) if recipe.embedding.has_memory else 0)
-
-
-def measure_stage(
-    recipe: Recipe, data: build.Data, *, device: torch.device, dtype: torch.dtype, memory: "_Memory"
-) -> StagePlan:
+def measure_stage(task: Task[Any], data: TaskData, *, memory: "_Memory") -> StagePlan:
     """Time training steps, answers and loading, each for itself."""
     memory.reset()
-    trial = _Trial(recipe, data, device=device, dtype=dtype)
+    recipe: Recipe = task.recipe
+    trial = _Trial(task, data)
     micro_batch = trial.choose_micro_batch()
     step_speed, answer_speed = trial.measure_steps(micro_batch), trial.measure_answers(micro_batch)
     peak = memory.peak()
-    workers = build.count_workers(recipe, device)
-    sampler = Sampler(len(data.train), batch_size=recipe.batch_size)
+    loaders = task.make_loaders(num_parts=trial.count_parts(_LOADED_AT_ONCE), listing=None)
+    sampler = loaders.train.sampler
     num_steps = recipe.steps or math.ceil(recipe.epochs * sampler.num_steps)
     num_evaluations = math.ceil(num_steps / max(1, round(recipe.evaluation.every * sampler.num_steps)))
     return StagePlan(
         model=recipe.model.name,
-        image_size=recipe.image_size,
+        image_size=getattr(recipe, "image_size", None),
         data=recipe.data.spec or "",
-        num_train=len(data.train),
-        num_val=len(data.val),
+        num_train=data.num_train,
+        num_val=data.num_val,
         num_steps=num_steps,
         batch_size=sampler.batch_size,
-        num_answers=num_evaluations * len(data.val) + count_embedded(recipe, data),
+        num_answers=num_evaluations * data.num_val + task.num_passes,
         micro_batch=micro_batch,
         step_speed=step_speed,
         answer_speed=answer_speed,
-        loading_speed=measure_loading(recipe, data, workers=workers),
-        workers=workers,
+        loading_speed=measure_loading(loaders.train),
+        workers=loaders.train.num_workers,
         memory=peak,
     )
 
 
-def measure_loading(recipe: Recipe, data: build.Data, *, workers: int) -> float:
-    """Training images a second, read and augmented, with nothing else going on."""
-    loader = Loader(
-        data.train,
-        transform=build.make_augmentation(recipe),
-        sampler=Sampler(
-            len(data.train),
-            batch_size=_LOADED_AT_ONCE,
-            seed=recipe.seed,
-            num_repeats=recipe.augmentation.repeats,
-            groups=data.train.groups,
-        ),
-        level=data.level,
-        num_views=recipe.augmentation.views,
-        num_workers=workers,
-        quarantine=Quarantine(QuarantineSettings(max_share=recipe.data.max_broken)),
-    )
-    num_first = max(1, workers)  # every worker's first batch comes late, and all at once
-    num_batches = num_images = epoch = 0
+def measure_loading(loader: Loader) -> float:
+    """Training samples a second, read and augmented, with nothing else going on."""
+    num_first = max(1, loader.num_workers)  # every worker's first batch comes late, and all at once
+    num_batches = num_samples = epoch = 0
     start = time.perf_counter()
     while True:
         for batch in loader.epoch(epoch):
@@ -172,103 +145,87 @@ def measure_loading(recipe: Recipe, data: build.Data, *, workers: int) -> float:
             if num_batches <= num_first:
                 start = time.perf_counter()
                 continue
-            num_images += len(batch.indices)
+            num_samples += len(batch.indices)
             seconds = time.perf_counter() - start
             if seconds > _SECONDS:
-                return num_images / seconds
+                return num_samples / seconds
         epoch += 1
 
 
 class _Trial:
     """A model that is trained on noise, as the loop would train it."""
 
-    def __init__(self, recipe: Recipe, data: build.Data, *, device: torch.device, dtype: torch.dtype) -> None:
-        self.recipe, self.device, self.dtype = recipe, device, dtype
-        self.num_classes = len(data.labels.classes)
-        untrained = recipe.model_copy(update={"model": recipe.model.model_copy(update={"init": None})})
-        self.model = build.make_model(untrained, num_classes=self.num_classes).to(device).train()
+    def __init__(self, task: Task[Any], data: TaskData) -> None:
+        recipe: Recipe = task.recipe
+        self.task, self.recipe = task, recipe
+        self.device, self.dtype = task.site.device, task.site.dtype
+        self.model = task.make_model(task.describe(data.describe()))
+        freeze(trunk_of(self.model), recipe.model.train_only)
+        self.model.to(self.device).train()
         if recipe.run.checkpointing:
             build.enable_checkpointing(self.model)
-        self.normalize = Normalize(mean=self.model.preprocessing.mean, std=self.model.preprocessing.std)
-        self.blend = build.make_blend(recipe, num_classes=self.num_classes)
-        self.is_cached = recipe.teacher.model is not None and recipe.teacher.cache is not None
-        teacher = None if self.is_cached else find_teacher(recipe, classes=data.labels.classes, device=device)
-        self.objective = build.make_objective(
-            recipe, data.labels, model=self.model, teacher=teacher, normalize=self.normalize
-        )
+        task.attach(self.model)
+        self.objective = task.make_objective(total_steps=1, is_trial=True)
         self.optimizer = build.make_optimizer(recipe, self.model)
         decay = recipe.regularisation.ema
         self.average = MovingAverage(self.model, decay=decay) if decay else None
         num_ranks = recipe.run.devices * recipe.run.nodes
-        self.num_images = -(-min(recipe.batch_size, len(data.train)) // num_ranks)  # of a step on one device
+        self.num_samples = -(-min(recipe.batch_size, data.num_train) // num_ranks)  # of a step on one device
+
+    def count_parts(self, micro_batch: int) -> int:
+        """Micro-batches of about that size in a step."""
+        return max(1, min(self.recipe.batch_size, self.num_samples) // max(2, micro_batch))
 
     def choose_micro_batch(self) -> int:
         """The recipe's, or the one that measurement finds; on a slow device not from more than it does in seconds."""
         if self.recipe.run.micro_batch is not None:
             return self.recipe.run.micro_batch
-        num_images = self.num_images
+        num_samples = self.num_samples
         if self.device.type == "cpu":
-            pair = self._noise(2)
+            pair = self.task.example(2)
             self._pass(pair)  # the first pass of a process is slow
             pairs = 4 * _SECONDS / _time(lambda: self._pass(pair), self.device)
-            num_images = min(num_images, 2 ** max(3, round(math.log2(2 * pairs))))
+            num_samples = min(num_samples, 2 ** max(3, round(math.log2(2 * pairs))))
         self.optimizer.zero_grad()
         return choose_micro_batch(
             self.model,
-            self.objective,
-            num_images=num_images,
-            num_views=self.recipe.augmentation.views,
-            image_size=as_pair(self.recipe.image_size),
-            num_classes=self.num_classes,
-            has_answers=self.is_cached,
+            lambda model, count: self._judge(model, self.task.example(count)),
+            num_samples=num_samples,
+            num_views=self.task.num_views,
             device=self.device,
-            dtype=self.dtype,
         )
 
     def measure_steps(self, micro_batch: int) -> float:
-        """Images a second of whole steps, the optimizer's share of them included."""
-        num_parts = -(-self.num_images // micro_batch)
-        batch = self._noise(min(micro_batch, self.num_images))
+        """Samples a second of whole steps, the optimizer's share of them included."""
+        num_parts = -(-self.num_samples // micro_batch)
+        batch = self.task.example(min(micro_batch, self.num_samples))
         self._pass(batch)
         self._finish()
         seconds = num_parts * _repeat(lambda: self._pass(batch), self.device) + _repeat(self._finish, self.device)
         return num_parts * len(batch.indices) / seconds
 
     def measure_answers(self, micro_batch: int) -> float:
-        """Images a second of evaluation."""
-        images = self._noise(min(micro_batch, self.num_images)).images
-        images = images if images.ndim == 4 else images[:, 0]
+        """Samples a second of evaluation."""
+        batch = self.task.example(min(micro_batch, self.num_samples))
         self.model.eval()
         with torch.inference_mode(), autocast(self.device, self.dtype):
-            seconds = _repeat(lambda: self.model(self.normalize(images.to(self.device))), self.device)
-        return len(images) / seconds
+            seconds = _repeat(lambda: self.task.respond(self.model, self.task.prepare(batch, _AT)), self.device)
+        return len(batch.indices) / seconds
 
-    def _noise(self, count: int) -> Batch:
-        views = self.recipe.augmentation.views
-        images = torch.randint(256, (count * views, 3, *as_pair(self.recipe.image_size)), dtype=torch.uint8)
-        images = images.contiguous(memory_format=torch.channels_last)
-        if views > 1:
-            images = images.unflatten(0, (count, views))
-        return Batch(images, torch.randint(self.num_classes, (count,)), torch.arange(count))
+    def _judge(self, model: nn.Module, batch: Batch) -> Tensor:
+        with autocast(self.device, self.dtype):
+            loss = self.objective(model, self.task.prepare(batch, _AT)).total
+        self.objective.skip_step()
+        return loss
 
     def _pass(self, batch: Batch) -> None:
-        images, targets = self.normalize(batch.images.to(self.device)), batch.targets.to(self.device)
-        batch = batch._replace(images=images, targets=targets)
-        if self.is_cached:
-            share = 1.0 / self.num_classes
-            batch = batch._replace(answers=torch.full((len(targets), self.num_classes), share, device=self.device))
-        if self.blend is not None:
-            batch = self.blend(batch, seed=0, epoch=0, step=0)
-        with autocast(self.device, self.dtype):
-            losses = self.objective(self.model, batch)
-        losses.total.backward()
+        self._judge(self.model, batch).backward()
 
     def _finish(self) -> None:
         """What a step does once, after the passes."""
         nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.optimizer.clip or math.inf)
         self.optimizer.step()
-        if isinstance(self.objective, Stateful):
-            self.objective.after_step(self.model)
+        self.objective.after_step(self.model)
         if self.average is not None:
             self.average.update(self.model)
 

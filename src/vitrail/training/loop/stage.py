@@ -1,34 +1,32 @@
 """One stage of a run: build, step, log, evaluate, save; and go on after a stop as if there had been none."""
 
+import contextlib
 import logging
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from vitrail.data.blend import Normalize
-from vitrail.data.checks import as_pair
 from vitrail.data.contract import Batch
 from vitrail.data.draws import Draws
-from vitrail.evaluation.predict import autocast, choose_precision
-from vitrail.heads.embed import EmbeddingModel
+from vitrail.evaluation.predict import autocast
+from vitrail.heads.embed import EmbeddingModel, trunk_of
 from vitrail.settings.recipe import Recipe
-from vitrail.tasks.contract import Objective, Stateful
-from vitrail.tasks.distill.distill import Distill
-from vitrail.tasks.distill.teaching import find_teacher, open_cache
-from vitrail.tasks.embed.memory import Processes
+from vitrail.tasks import find_task
+from vitrail.tasks.contract import Initial, Losses, Measure, Site, StepContext, Task, TaskData
 from vitrail.training.loop import build
 from vitrail.training.loop.ema import MovingAverage
+from vitrail.training.loop.freezing import freeze
 from vitrail.training.loop.interruption import Interrupted, StopSignal
-from vitrail.training.loop.loaders import make_loaders
-from vitrail.training.loop.measuring import measure, measure_layers, refresh_memory
 from vitrail.training.loop.micro_batch import choose_micro_batch
-from vitrail.training.loop.not_finite import describe_not_finite
+from vitrail.training.loop.not_finite import describe_not_finite, find_not_finite
 from vitrail.training.loop.optimizer import set_lr
 from vitrail.training.parallel.distributed import World, distribute, local_gradients
+from vitrail.training.parallel.exchange import Exchange
 from vitrail.training.parallel.sharding import (
     clip_gradients,
     divide_average,
@@ -40,70 +38,92 @@ from vitrail.training.parallel.sharding import (
 )
 from vitrail.training.runs.checkpoint import Checkpoints
 from vitrail.training.runs.environment import describe_environment
-from vitrail.training.runs.predictions import write_predictions
 from vitrail.training.runs.progress import Progress
 from vitrail.training.runs.reference_curves import Verdict, compare, load_curve
 from vitrail.training.runs.run_folder import RunFolder
 from vitrail.training.runs.trackers import Trackers
 from vitrail.weights import save_model
+from vitrail.weights.resize import grid_of
 
 _LOGGER = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, eq=False)
+class Surroundings:
+    """What all stages of a run share."""
+
+    folder: RunFolder
+    checkpoints: Checkpoints
+    world: World
+    device: torch.device
+    dtype: torch.dtype
+    progress: Progress
+    stop: StopSignal
+    trackers: Trackers
 
 
 class Stage:
     """One stage of a run, from its data to its weights."""
 
-    def __init__(
-        self,
-        recipe: Recipe,
-        *,
-        number: int,
-        data: build.Data,
-        folder: RunFolder,
-        checkpoints: Checkpoints,
-        world: World,
-        device: torch.device,
-        progress: Progress,
-        stop: StopSignal,
-        trackers: Trackers,
-    ) -> None:
-        self.recipe, self.number, self.data = recipe, number, data
-        self.folder, self.checkpoints = folder, checkpoints
-        self.world, self.device, self.progress, self.stop = world, device, progress, stop
-        self.trackers = trackers
-        self.num_classes = len(data.labels.classes)
+    def __init__(self, recipe: Recipe, *, number: int, around: Surroundings) -> None:
+        self.recipe, self.number, self.around = recipe, number, around
+        self.folder, self.world, self.progress = around.folder, around.world, around.progress
+        self.device, self.dtype = around.device, around.dtype
         # A later stage has its own random choices.
         self.seed = recipe.seed if number == 0 else Draws(recipe.seed, number, "stage").integer(2**31)
-        self.dtype = choose_precision(recipe.run.precision, device)
+        self.task = self._make_task()
+        self.data: TaskData = self.task.open()
         self.step = 0
-        self.best: dict[str, float] = {"top1": -1.0, "epoch": 0.0}
+        self.best_value, self.best_epoch = self.measure.worst, 0.0
         self.curve = load_curve(recipe.against) if recipe.against else None
         self.num_skipped = 0
 
-    def prepare(self, state: dict[str, Any] | None, *, initial: build.Initial | None) -> None:
+    def _make_task(self) -> Task[Any]:
+        site = Site(
+            device=self.device,
+            dtype=self.dtype,
+            world=self.world,
+            reporter=self.progress,
+            seed=self.seed,
+            stage=self.number,
+            folder=self.folder.path,
+            is_sharded=self._is_divided,
+        )
+        return find_task(self.recipe.task)(self.recipe, site)
+
+    @property
+    def _is_divided(self) -> bool:
+        """Whether each process is to have a part of the model."""
+        return self.recipe.run.sharding == "full" and self.world.num_ranks > 1
+
+    @property
+    def measure(self) -> Measure:
+        """What decides which weights are the best."""
+        return self.task.measures[0]
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """The content of task.json."""
+        return self.task.describe(self.data.describe())
+
+    def prepare(self, state: dict[str, Any] | None, *, initial: Initial | None) -> None:
         """Build everything; take the weights of the stage before, or the whole state of a checkpoint."""
         recipe = self.recipe
-        if initial is not None or state is not None:  # the weights come from there
-            recipe = recipe.model_copy(update={"model": recipe.model.model_copy(update={"init": None})})
-        classes = self.data.labels.classes
-        self.model = build.make_model(recipe, num_classes=self.num_classes, classes=classes)
-        if initial is not None:
-            build.load_initial(self.model, initial, classes=classes, interpolation=recipe.model.position_resize)
+        self.model = self.task.make_model(self.description)
+        source = initial or recipe.model.init
         if state is not None:
-            self.model.load_state_dict(state["model"])
-        self.model.to(self.device).train()
+            self.model.load_state_dict(state.pop("model"))
+        elif source is not None:
+            self.task.load_initial(self.model, source, description=self.description)
+        freeze(trunk_of(self.model), recipe.model.train_only)
+        self.model.train()
         if recipe.run.checkpointing:
             build.enable_checkpointing(self.model)
-        preprocessing = self.model.preprocessing
-        self.normalize = Normalize(mean=preprocessing.mean, std=preprocessing.std)
-        self.blend = build.make_blend(recipe, num_classes=self.num_classes)
-        self.teacher = find_teacher(recipe, classes=classes, device=self.device)
-        self.teacher_cache = open_cache(recipe, self.data, self.teacher)
-        if self.teacher_cache is not None and self.world.is_main:
-            _LOGGER.info("%s", self.teacher_cache.describe())
-        self.micro_batch = self._plan()
-        if recipe.run.sharding == "full" and self.world.num_ranks > 1:
+        if self._is_divided:  # block after block: no device ever holds the whole
             shard(self.model, world=self.world, device=self.device, dtype=self.dtype)
+        self.model.to(self.device)
+        self.task.attach(self.model)
+        self.micro_batch = self._plan()
         self.optimizer = build.make_optimizer(recipe, self.model)
         if is_sharded(self.model):
             use_divided_updates(self.optimizer)
@@ -111,39 +131,20 @@ class Stage:
         self.average = MovingAverage(self.model, decay=decay, warmup=True) if decay else None
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.dtype == torch.float16)
         self.num_parts = -(-self._rank_batch // self.micro_batch)
-        self.loader, self.val_loader = make_loaders(
-            recipe,
-            self.data,
-            view=build.make_evaluation_view(recipe, self.model),
-            seed=self.seed,
-            ranks=self.world.ranks,
-            num_parts=self.num_parts,
-            device=self.device,
-            listing=self.folder.quarantine_file if self.world.is_main else None,
+        listing = self.folder.quarantine_file if self.world.is_main else None
+        self.loaders = self.task.make_loaders(num_parts=self.num_parts, listing=listing)
+        self.sampler = self.loaders.train.sampler
+        self.total_steps = recipe.steps or math.ceil(recipe.epochs * self.sampler.num_steps)
+        self.schedule = build.make_schedule(
+            recipe, steps_per_epoch=self.sampler.num_steps, total_steps=self.total_steps
         )
-        self.sampler = self.loader.sampler
-        total = recipe.steps or math.ceil(recipe.epochs * self.sampler.num_steps)
-        self.total_steps = total
-        self.schedule = build.make_schedule(recipe, steps_per_epoch=self.sampler.num_steps, total_steps=total)
-        world = self.world
-        self.objective = self._make_objective(
-            Processes(rank=world.rank, num_ranks=world.num_ranks, all_reduce=world.sum), total_steps=total
-        )
+        self.objective = self.task.make_objective(total_steps=self.total_steps)
+        self.evaluators = self.task.make_evaluators(self.objective, self.loaders)
+        self.exchange = Exchange(self.world)
         if state is not None:
             self._restore(state)
         parallel = distribute(self.model, self.world, self.device)
         self.parallel: nn.Module = torch.compile(parallel) if recipe.run.compile else parallel  # type: ignore[assignment]
-
-    def _make_objective(self, processes: Processes | None = None, *, total_steps: int = 1) -> Objective:
-        return build.make_objective(
-            self.recipe,
-            self.data.labels,
-            model=self.model,
-            teacher=self.teacher if self.teacher_cache is None else None,
-            normalize=self.normalize,
-            processes=processes,
-            total_steps=total_steps,
-        )
 
     def _plan(self) -> int:
         """The micro-batch: given, as it was when the run began (sums round differently in other parts), or measured."""
@@ -154,24 +155,34 @@ class Stage:
         elif key not in plan:
             plan[key] = choose_micro_batch(
                 self.model,
-                self._make_objective(),
-                num_images=self._rank_batch,
-                num_views=self.recipe.augmentation.views,
-                image_size=as_pair(self.recipe.image_size),
-                num_classes=self.num_classes,
-                has_answers=self.teacher_cache is not None,
+                self._make_trial(),
+                num_samples=self._rank_batch,
+                num_views=self.task.num_views,
                 device=self.device,
-                dtype=self.dtype,
+                together=self.world if is_sharded(self.model) else None,
             )
         plan = self.world.share(plan)
         if self.world.is_main:
             self.folder.write_json(self.folder.plan_file, plan | describe_environment(self.device, self.dtype))
         return plan[key]
 
+    def _make_trial(self) -> Callable[[nn.Module, int], Tensor]:
+        """From a model and a number of samples to the loss of a batch of noise, after which nothing remembers it."""
+        objective = self.task.make_objective(total_steps=1, is_trial=True)
+
+        def judge(model: nn.Module, count: int) -> Tensor:
+            batch = self.task.prepare(self.task.example(count), StepContext(self.seed, 0, 0))
+            with autocast(self.device, self.dtype):
+                loss = objective(model, batch).total
+            objective.skip_step()
+            return loss
+
+        return judge
+
     @property
     def _rank_batch(self) -> int:
-        """Images of a step in this process."""
-        return -(-min(self.recipe.batch_size, len(self.data.train)) // self.world.num_ranks)
+        """Samples of a step in this process."""
+        return -(-min(self.recipe.batch_size, self.data.num_train) // self.world.num_ranks)
 
     @property
     def epoch(self) -> float:
@@ -181,28 +192,27 @@ class Stage:
     def run(self) -> None:
         """All steps that are left."""
         self._last_save = time.monotonic()
-        with self.progress.stage(self):
+        with self.progress.stage(self.recipe.model.name, total=self.total_steps, completed=self.step):
             while self.step < self.total_steps and not self._has_stalled():
                 for batches in self._steps_of_epoch():
                     self._step(batches)
                     is_due = self._is_evaluation_due()
                     if is_due:
                         self.evaluate()
-                    wants_save = time.monotonic() - self._last_save > 60 * self.recipe.run.save_minutes
-                    must_stop, must_save = self.world.any(self.stop.is_set, wants_save)
+                    must_stop, must_save = self.exchange.results("stop", "save")
                     if must_stop or must_save or is_due:
-                        self.save(is_best=is_due and self.best["epoch"] == self.epoch)
+                        self.save(is_best=is_due and self.best_epoch == self.epoch)
                     if must_stop:
                         raise Interrupted
                     if self.step == self.total_steps or self._has_stalled():
                         break
             if self._has_stalled():
-                self.progress.say(f"no better accuracy since epoch {self.best['epoch']:g}: stopped early")
+                self.progress.say(f"no better {self.measure.label} since epoch {self.best_epoch:g}: stopped early")
 
     def _steps_of_epoch(self) -> Iterator[list[Batch]]:
         """The micro-batches of each step that is left of the current epoch."""
         number, start = divmod(self.step, self.sampler.num_steps)
-        batches = self.loader.epoch(number, start_step=start)
+        batches = self.loaders.train.epoch(number, start_step=start)
         group: list[Batch] = []
         for batch in self.progress.waiting(batches):
             group.append(batch)
@@ -212,80 +222,101 @@ class Stage:
 
     def _step(self, batches: list[Batch]) -> None:
         """One step of the optimizer: the gradient of the global batch, summed over its micro-batches."""
-        epoch = self.step // self.sampler.num_steps
         set_lr(self.optimizer, self.schedule.lr_at(self.step))
-        # Dropped paths are a function of the step too, so that a run that goes on needs no random state.
-        torch.manual_seed(Draws(self.seed, self.step, self.world.rank, "model").integer(2**62))
+        self._seed_model()
         loss = torch.zeros((), device=self.device)
         parts: dict[str, Tensor] = {}
         for place, batch in enumerate(batches):
             share = len(batch.indices) * self.world.num_ranks / self.sampler.batch_size
             with local_gradients(self.parallel, is_last=place == len(batches) - 1):
-                with autocast(self.device, self.dtype):
-                    losses = self.objective(self.parallel, self.to_device(batch, epoch=epoch))
+                losses = self._judge(self.parallel, batch)
                 self.scaler.scale(losses.total * share).backward()
             loss += losses.total.detach() * share
             for name, part in losses.parts.items():
                 parts[name] = parts.get(name, 0.0) + part * share
         self.scaler.unscale_(self.optimizer)
         norm = clip_gradients(self.model, self.recipe.optimizer.clip)
-        is_finite = self._check_finite(loss, norm, batches)
-        if is_finite:
+        self._tell_others(is_loss_finite=bool(torch.isfinite(loss)))
+        if self._is_to_be_made(loss, norm, batches):
             self.scaler.step(self.optimizer)
-            self.scaler.update()
-            if isinstance(self.objective, Stateful):
-                self.objective.after_step(self.model)
+            self.objective.after_step(self.model)
             if self.average is not None:
                 self.average.update(self.model)
-        elif self.scaler.is_enabled():
-            self.scaler.update()  # its account of this step is closed, though no step was made
-        if not is_finite and isinstance(self.objective, Stateful):
+        else:
             self.objective.skip_step()
+        if self.scaler.is_enabled():
+            self.scaler.update()  # its account of this step is closed, whether one was made or not
         self.optimizer.zero_grad()
         self.step += 1
-        num_images = sum(len(batch.indices) for batch in batches) * self.world.num_ranks
-        if self.progress.note_step(self, num_images=num_images, is_due=self.step == self.total_steps):
+        num_samples = sum(len(batch.indices) for batch in batches) * self.world.num_ranks
+        self.progress.note_step(self.step, num_samples=num_samples)
+        [is_time] = self.exchange.results("log")
+        if is_time or self.step in (1, self.total_steps):
             self._log_step(loss, norm, parts)
 
-    def to_device(self, batch: Batch, *, epoch: int) -> Batch:
-        """A batch as the objective takes it: on the device, normalised, mixed, with a teacher's answers if kept."""
-        pixels = batch.images.to(self.device, non_blocking=True)
-        targets = batch.targets.to(self.device, non_blocking=True)
-        answers = self._look_up(batch, pixels)
-        batch = batch._replace(images=self.normalize(pixels), targets=targets, answers=answers)
-        return self.blend(batch, seed=self.seed, epoch=epoch, step=self.step) if self.blend else batch
+    def _seed_model(self) -> None:
+        """Dropped paths are a function of the step too, so that a run that goes on needs no random state."""
+        torch.manual_seed(Draws(self.seed, self.step, self.world.rank, "model").integer(2**62))
 
-    def _look_up(self, batch: Batch, pixels: Tensor) -> Tensor | None:
-        """What the teacher says about images not mixed yet; it is asked about those only that it has not seen."""
-        if self.teacher_cache is None:
-            return None
-        assert batch.views is not None
-        assert self.teacher is not None
-        assert isinstance(self.objective, Distill)
-        logits = self.teacher_cache.answer(
-            batch.indices, batch.views, pixels=lambda: pixels.float() / 255.0, teacher=self.teacher
+    def _judge(self, model: nn.Module, batch: Batch) -> Losses:
+        """What a batch of the current step costs."""
+        at = StepContext(self.seed, self.step // self.sampler.num_steps, self.step)
+        with autocast(self.device, self.dtype):
+            return self.objective(model, self.task.prepare(batch, at))
+
+    def _tell_others(self, *, is_loss_finite: bool) -> None:
+        """Exchange, now and then, what one process knows and all must act on."""
+        wants_save = time.monotonic() - self._last_save > 60 * self.recipe.run.save_minutes
+        self.exchange.vote(
+            broken=not is_loss_finite,
+            stop=self.around.stop.is_set,
+            save=wants_save,
+            log=self.world.is_main and self.progress.is_time_for_metrics,
         )
-        return self.objective.soften(logits.to(self.device))
 
-    def _check_finite(self, loss: Tensor, norm: Tensor, batches: list[Batch]) -> bool:
-        """Whether the step can be taken. fp16 overflows now and then, and its scaler then skips the step by itself."""
-        is_fine = bool(torch.isfinite(loss)) and (self.scaler.is_enabled() or bool(torch.isfinite(norm)))
-        [is_broken] = self.world.any(not is_fine)
-        if not is_broken:
+    def _is_to_be_made(self, loss: Tensor, norm: Tensor, batches: list[Batch]) -> bool:
+        """Whether the step can be taken.
+
+        The norm is that of the gradients of all processes, so all come to the same answer by themselves. fp16 overflows
+        now and then: such a step is left out without a word.
+        """
+        is_norm_finite = bool(torch.isfinite(norm))
+        [is_broken] = self.exchange.results("broken")
+        if is_norm_finite and not is_broken:
             return True
+        if self.scaler.is_enabled() and not is_broken:
+            return False
         if self.recipe.run.on_nan == "skip":
             self.num_skipped += 1
             _LOGGER.warning("step %d skipped: loss %s, gradient norm %s", self.step, loss.item(), norm.item())
             return False
-        raise ValueError(describe_not_finite(self, loss, norm, batches))
+        raise ValueError(self._describe_not_finite(loss, norm, batches))
+
+    def _describe_not_finite(self, loss: Tensor, norm: Tensor, batches: list[Batch]) -> str:
+        """One line that says what went wrong first; all processes come here together, and the main one speaks."""
+        # What processes exchange with each other (parts of the model, of a memory) needs all of them to do the same.
+        is_exchanged = is_sharded(self.model) or (self.objective.exchanges and self.world.num_ranks > 1)
+        self._seed_model()
+        finding = find_not_finite(
+            self.model,
+            None if is_exchanged else lambda batch: self._judge(self.model, batch),
+            batches,
+            has_own_gradients=self.world.num_ranks == 1,
+        )
+        findings = [found for found in self.world.gather(finding) if found is not None]
+        where, samples = findings[0] if findings else ("the loss", [i for b in batches for i in b.indices.tolist()])
+        newest = self.around.checkpoints.newest()
+        return describe_not_finite(
+            f"step {self.step} (epoch {self.epoch:.2f}): loss {loss.item():g}, gradient norm {norm.item():g}",
+            where=where,
+            places=[self.data.locate(index) for index in samples],
+            newest=newest,
+        )
 
     def _log_step(self, loss: Tensor, norm: Tensor, parts: dict[str, Tensor]) -> None:
         mean = self.world.sum(torch.stack([loss, *parts.values()])) / self.world.num_ranks
         record = {
-            "kind": "train",
-            "stage": self.number,
-            "step": self.step,
-            "epoch": round(self.epoch, 4),
+            **self._place("train"),
             "loss": mean[0].item(),
             **(
                 {f"loss_{name}": value.item() for name, value in zip(parts, mean[1:], strict=True)}
@@ -301,9 +332,13 @@ class Stage:
             self._write_metrics(record)
             self.progress.show_step(record)
 
+    def _place(self, kind: str) -> dict[str, Any]:
+        """How a line of metrics begins."""
+        return {"kind": kind, "stage": self.number, "step": self.step, "epoch": round(self.epoch, 4)}
+
     def _write_metrics(self, record: dict[str, Any]) -> None:
         self.folder.append_metrics(record)
-        self.trackers.log(record)
+        self.around.trackers.log(record)
 
     def _is_evaluation_due(self) -> bool:
         every = max(1, round(self.recipe.evaluation.every * self.sampler.num_steps))
@@ -314,85 +349,102 @@ class Stage:
         patience = self.recipe.regularisation.early_stop
         if patience is None or self.step in (0, self.total_steps) or not self._is_evaluation_due():
             return False
-        return self.epoch - self.best["epoch"] >= patience
+        return self.epoch - self.best_epoch >= patience
 
     def evaluate(self) -> None:
-        """Measure on val, with the moving average where there is one, and remember the best."""
+        """Measure on held-out data, with the moving average where there is one, and remember the best."""
         started = time.monotonic()
-        results, columns = measure(self, is_final=self.step == self.total_steps)
-        if results["top1"] > self.best["top1"]:
-            self.best = {"top1": results["top1"], "epoch": self.epoch}
+        with self._evaluated_weights():
+            if self.step == self.total_steps:
+                self.task.finish(self.objective, self.loaders)
+            results = {name: value for evaluator in self.evaluators for name, value in evaluator.measure(self.model)}
+        value = results[self.measure.key]
+        if self.measure.is_better(value, self.best_value):
+            self.best_value, self.best_epoch = value, self.epoch
         if self._has_stalled():
-            refresh_memory(self)
+            with self._evaluated_weights():
+                self.task.finish(self.objective, self.loaders)
         if self.world.is_main:
-            write_predictions(self.folder.predictions_file, columns)
-            record: dict[str, Any] = {"kind": "eval", "stage": self.number, "step": self.step}
-            record |= {"epoch": round(self.epoch, 4), **results, "seconds": round(time.monotonic() - started, 3)}
-            if self.recipe.evaluation.layers and not is_sharded(self.model):
-                place = {key: record[key] for key in ("stage", "step", "epoch")}
-                self.folder.append_metrics({"kind": "layers", **place, "ratios": measure_layers(self)})
-            verdict = self._compare(results["top1"])
-            if verdict is not None:
-                record["against"] = verdict.as_record()
-            self._write_metrics(record)
-            self.progress.show_evaluation(record)
-            if verdict is not None:
-                self.progress.say(verdict.describe())
+            self._write_evaluation(results, seconds=time.monotonic() - started)
 
-    def _compare(self, top1: float) -> Verdict | None:
-        """Where the accuracy lies beside the published curve, if the recipe has one."""
+    def _write_evaluation(self, results: Mapping[str, float], *, seconds: float) -> None:
+        for evaluator in self.evaluators:
+            evaluator.write(self.folder.path)
+        for note in self.task.notes(self.loaders) if not is_sharded(self.model) else ():
+            self.folder.append_metrics({**self._place("note"), **note})
+        record = {**self._place("eval"), **results, "seconds": round(seconds, 3)}
+        verdict = self._compare(results[self.measure.key])
+        if verdict is not None:
+            record["against"] = verdict.as_record()
+        self._write_metrics(record)
+        self.progress.show_evaluation(record, self.task.measures)
+        if verdict is not None:
+            self.progress.say(verdict.describe())
+
+    @contextlib.contextmanager
+    def _evaluated_weights(self) -> Iterator[None]:
+        """The model with its moving average, if it has one, and the same running statistics in every process."""
+        with self.average.applied_to(self.model) if self.average else contextlib.nullcontext():
+            self.world.share_buffers(self.model)
+            yield
+
+    def _compare(self, value: float) -> Verdict | None:
+        """Where the result lies beside the published curve, if the recipe has one."""
         if self.curve is None:
             return None
-        return compare(self.curve, self.epoch, top1, epochs=self.total_steps / self.sampler.num_steps)
+        return compare(self.curve, self.epoch, value, epochs=self.total_steps / self.sampler.num_steps)
 
     def save(self, *, is_best: bool) -> None:
         """Write a checkpoint of everything that the rest of the run depends on."""
         self._last_save = time.monotonic()
         step = self.number * 10**9 + self.step
-        objective = self.objective.state_dict() if isinstance(self.objective, Stateful) else None  # of every process
+        objective = self.objective.state_dict()  # of every process
+        checkpoints = self.around.checkpoints
         if is_sharded(self.model):
-            self.checkpoints.save_divided(self._state(objective), step=step, is_best=is_best, world=self.world)
+            checkpoints.save_divided(self._state(objective), step=step, is_best=is_best, world=self.world)
         elif self.world.is_main:
-            self.checkpoints.save(self._state(objective), step=step, is_best=is_best)
+            checkpoints.save(self._state(objective), step=step, is_best=is_best)
 
-    def _state(self, objective: dict[str, Any] | None) -> dict[str, Any]:
+    def _state(self, objective: dict[str, Any]) -> dict[str, Any]:
         return {
             "stage": self.number,
             "step": self.step,
-            "data": self.data.describe(),
+            "data": self.description,
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "average": self.average.state_dict() if self.average else None,
             "scaler": self.scaler.state_dict(),
             "objective": objective,
-            "best": self.best,
+            "best": {"value": self.best_value, "epoch": self.best_epoch},
             "num_skipped": self.num_skipped,
         }
 
     def _restore(self, state: dict[str, Any]) -> None:
-        load_optimizer(self.optimizer, state["optimizer"])
+        """Take in what a checkpoint holds beside the model; it is taken out of `state`, which frees its memory."""
+        load_optimizer(self.optimizer, state.pop("optimizer"))
+        average = state.pop("average")
         if self.average is not None:
-            self.average.load_state_dict(divide_average(state["average"], weights=self.average.weights))
+            self.average.load_state_dict(divide_average(average, weights=self.average.weights))
         if state["scaler"]:  # nothing is in it unless the run was in fp16
             self.scaler.load_state_dict(state["scaler"])
-        if isinstance(self.objective, Stateful):
-            self.objective.load_state_dict(state["objective"])
-        self.step, self.best, self.num_skipped = state["step"], state["best"], state["num_skipped"]
+        self.objective.load_state_dict(state.pop("objective") or {})
+        best = state["best"]
+        self.best_value, self.best_epoch = best.get("value", best.get("top1")), best["epoch"]
+        self.step, self.num_skipped = state["step"], state["num_skipped"]
 
-    def final_weights(self) -> dict[str, Tensor]:
+    def finish(self) -> Initial:
         """What the next stage begins with: the average, where there is one."""
         if self.average is not None:
             self.average.copy_to(self.model)
         self.world.share_buffers(self.model)
-        return {name: value.detach().cpu().clone() for name, value in whole(self.model.state_dict()).items()}
+        weights = {name: value.detach().cpu().clone() for name, value in whole(self.model.state_dict()).items()}
+        return Initial(weights, grid_of(self.model), self.description)
 
-    def write_model(self, weights: dict[str, Tensor]) -> None:
-        """The folder `model`, loadable by `vitrail.load_model`, with the names of its classes."""
+    def write_model(self, weights: Mapping[str, Tensor]) -> None:
+        """The folder `model`, loadable by `vitrail.load_model`, with what its task says of it."""
         model = self.model
         if is_sharded(model):
-            settings = self.recipe.model.model_copy(update={"init": None})
-            recipe = self.recipe.model_copy(update={"model": settings})
-            model = build.make_model(recipe, num_classes=self.num_classes)
+            model = self.task.make_model(self.description)
             model.load_state_dict(weights)
         save_model(model.trimmed() if isinstance(model, EmbeddingModel) else model, self.folder.model)
-        self.folder.write_json(self.folder.model / "classes.json", self.data.describe())
+        self.folder.write_json(self.folder.model / "task.json", self.description)

@@ -48,11 +48,15 @@ class World:
 
     def any(self, *flags: bool) -> list[bool]:
         """For each flag, whether it is true in any process: what one decides, all do."""
+        return [bool(vote) for vote in self.largest(*flags)]
+
+    def largest(self, *numbers: int) -> list[int]:
+        """For each whole number, the largest that any process has."""
         if self.num_ranks == 1:
-            return list(flags)
-        votes = torch.tensor(flags, dtype=torch.int32, device=_collective_device())
-        dist.all_reduce(votes, op=dist.ReduceOp.MAX)
-        return [bool(vote) for vote in votes.tolist()]
+            return list(numbers)
+        sent = torch.tensor(numbers, dtype=torch.int64, device=_collective_device())
+        dist.all_reduce(sent, op=dist.ReduceOp.MAX)
+        return sent.tolist()
 
     def share(self, value: Any) -> Any:
         """The main process's value, in every process."""

@@ -3,20 +3,20 @@
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 
-if TYPE_CHECKING:
-    from vitrail.training.loop.stage import Stage
+from vitrail.tasks.contract import Measure
 
 Item = TypeVar("Item")
 _LOGGER = logging.getLogger(__name__)
 _METRIC_SECONDS = 2.0  # between two lines of metrics
 _LINE_SECONDS = 30.0  # between two plain lines
+_NUM_MEASURES = 3  # of an evaluation, in its line
 
 
 class Progress:
@@ -31,20 +31,19 @@ class Progress:
         self._started = time.monotonic()
 
     def _reset(self) -> None:
-        self._since, self._images, self._waited = time.monotonic(), 0, 0.0
+        self._since, self._samples, self._waited = time.monotonic(), 0, 0.0
 
     @contextlib.contextmanager
-    def stage(self, stage: "Stage") -> Iterator[None]:
-        """Show the steps of a stage inside the block."""
+    def stage(self, name: str, *, total: int, completed: int) -> Iterator[None]:
+        """Show the steps of a stage inside the block, of which some may be done."""
         self._reset()
         if not (self.is_shown and self.console.is_terminal):
             yield
             return
         columns = ("[bold]{task.description}", BarColumn(), MofNCompleteColumn(), "{task.fields[note]}")
         with Bars(*columns, TimeElapsedColumn(), "/", TimeRemainingColumn(), console=self.console) as bars:
-            name = "train" if stage.recipe.name == "" else stage.recipe.model.name
             self._bars = bars
-            self._task = bars.add_task(name, total=stage.total_steps, completed=stage.step, note="")
+            self._task = bars.add_task(name, total=total, completed=completed, note="")
             try:
                 yield
             finally:
@@ -62,19 +61,22 @@ class Progress:
             self._waited += time.monotonic() - start
             yield batch
 
-    def note_step(self, stage: "Stage", *, num_images: int, is_due: bool) -> bool:
-        """Count a step; whether it is time to write down the metrics. Only the main process's clock decides."""
-        self._images += num_images
+    def note_step(self, step: int, *, num_samples: int) -> None:
+        """Count a step that was made."""
+        self._samples += num_samples
         if self._bars is not None:
-            self._bars.update(self._task, completed=stage.step)
-        wants = is_due or time.monotonic() - self._since > _METRIC_SECONDS or stage.step == 1
-        return bool(stage.world.share(wants)) if stage.world.num_ranks > 1 else wants
+            self._bars.update(self._task, completed=step)
+
+    @property
+    def is_time_for_metrics(self) -> bool:
+        """Whether metrics were last written down a while ago."""
+        return time.monotonic() - self._since > _METRIC_SECONDS
 
     def speed(self) -> dict[str, float]:
         """Since the last time: images a second, the share of time spent waiting for them; and the time of the run."""
         seconds = max(time.monotonic() - self._since, 1e-9)
         speed = {
-            "images_per_second": round(self._images / seconds, 2),
+            "images_per_second": round(self._samples / seconds, 2),
             "data_wait": round(min(1.0, self._waited / seconds), 4),
             "seconds": round(time.monotonic() - self._started, 3),
         }
@@ -113,13 +115,11 @@ class Progress:
             task = bars.add_task(name, total=total)
             yield lambda count: bars.advance(task, count)
 
-    def show_evaluation(self, record: Mapping[str, Any]) -> None:
-        """The accuracy."""
-        coarse = f"  coarse {record['coarse_top1']:.2f} %" if "coarse_top1" in record else ""
-        key = "mean_average_precision"
-        precision = f"  mean average precision {record[key]:.2f} %" if key in record else ""
-        top5 = f"  top-5 {record['top5']:.2f} %" if "top5" in record else ""
-        self.say(f"epoch {record['epoch']:.4g}: top-1 {record['top1']:.2f} %{top5}{coarse}{precision}")
+    def show_evaluation(self, record: Mapping[str, Any], measures: Sequence[Measure]) -> None:
+        """The first measures that the evaluation has."""
+        found = [measure for measure in measures if measure.key in record][:_NUM_MEASURES]
+        numbers = "  ".join(f"{measure.label} {measure.show(record[measure.key])}" for measure in found)
+        self.say(f"epoch {record['epoch']:.4g}: {numbers}")
 
     @contextlib.contextmanager
     def showing_warnings(self) -> Iterator[None]:

@@ -29,15 +29,11 @@ class RunFolder:
         self.metrics_file = path / "metrics.jsonl"
         self.log_file = path / "log.txt"
         self.plan_file = path / "plan.json"
-        self.classes_file = path / "classes.json"
+        self.task_file = path / "task.json"
+        self.classes_file = path / "classes.json"  # what runs had in its place before
         self.quarantine_file = path / "quarantine.csv"
-        self.predictions_file = path / "predictions.npz"
         self.checkpoints = path / "checkpoints"
         self.model = path / "model"
-
-    def clusters_file(self, stage: int) -> Path:
-        """The clusters that a stage has for labels."""
-        return self.path / f"clusters_{stage}.safetensors"
 
     @property
     def is_begun(self) -> bool:
@@ -68,8 +64,8 @@ class RunFolder:
             return recipe
         changed = _differences(read_recipe(self.recipe_file), recipe)
         if changed and not self.has_progress:  # nothing is lost: the run may have failed for what was changed
-            clusters = self.path.glob(self.clusters_file(0).name.replace("0", "*"))
-            for path in (self.plan_file, self.metrics_file, self.classes_file, *clusters):
+            found = self.path.glob("*.safetensors")  # what a task has found out before the first step
+            for path in (self.plan_file, self.metrics_file, self.task_file, self.classes_file, *found):
                 path.unlink(missing_ok=True)
         elif changed:
             raise ValueError(

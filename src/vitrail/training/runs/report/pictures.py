@@ -5,7 +5,7 @@ from vitrail.data.doctor.findings import Place
 from vitrail.data.doctor.pictures import Pictures
 from vitrail.data.page import text
 from vitrail.data.stored import OpenedSource
-from vitrail.training.loop.build import open_data
+from vitrail.tasks.images.labelled_data import open_labelled
 from vitrail.training.runs.report.answers import find_most_wrong
 from vitrail.training.runs.report.record import Predictions, RunRecord
 
@@ -36,7 +36,7 @@ def _find_data(
         return None, "there is no recipe to say where the data is."
     if val is None:
         try:
-            val = open_data(recipe).val
+            val = open_labelled(recipe.data).val
         except Exception as error:  # whatever has become of the data, there is a report
             return None, f"the data cannot be opened ({error})."
     level = val.level(recipe.data.level)

@@ -122,7 +122,7 @@ def read_run(folder: Path) -> RunRecord:
         folder=folder,
         recipe=recipe,
         recipe_text=read("recipe.yaml", _read_text, ""),
-        classes=read("classes.json", _read_classes, Classes()),
+        classes=read("task.json", _read_classes, read("classes.json", _read_classes, Classes())),
         train=_of_kind(lines, "train"),
         evaluations=_of_kind(lines, "eval"),
         plan=read("plan.json", _read_mapping, {}),

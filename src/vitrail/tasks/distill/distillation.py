@@ -11,7 +11,7 @@ from torch.nn import functional
 from vitrail.data.blend import Normalize
 from vitrail.data.contract import Batch
 from vitrail.tasks.classify.supervised import Supervised, check_targets, joint_logits
-from vitrail.tasks.contract import Losses
+from vitrail.tasks.contract import Losses, Objective
 
 Kind = Literal["soft", "hard", "token"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -20,7 +20,7 @@ WEIGHTS: dict[Kind, float] = {"soft": 0.1, "hard": 0.5, "token": 0.5}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Distill:
+class Distillation(Objective[Batch]):
     """The loss of a student: what the labels cost and what differing from the teacher costs.
 
     soft: (1 - weight) L(Z, y) + weight t^2 KL(softmax(Z_teacher / t) || softmax(Z / t))

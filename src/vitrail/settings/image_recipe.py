@@ -1,0 +1,28 @@
+"""The recipe of a task that learns from images."""
+
+from pydantic import Field
+
+from vitrail.settings.images import AugmentationSettings
+from vitrail.settings.recipe import Recipe
+from vitrail.settings.running import EvaluationSettings
+from vitrail.settings.section import ImageSize
+
+
+class ImageEvaluationSettings(EvaluationSettings):
+    """How it is measured."""
+
+    image_size: ImageSize | None = None
+    """of evaluation; null: that of training"""
+    crop_ratio: float | None = Field(default=None, gt=0.0, le=1.0)
+    """of the centre crop; null: the model's own"""
+    layers: bool = False
+    """also write down how much each residual branch adds, which `vitrail inspect` draws over the epochs"""
+
+
+class ImageRecipe(Recipe):
+    """Everything that decides a run on images, but for what its task says."""
+
+    image_size: ImageSize = 224
+    """side of the training images, or height and width"""
+    augmentation: AugmentationSettings = AugmentationSettings()
+    evaluation: ImageEvaluationSettings = ImageEvaluationSettings()

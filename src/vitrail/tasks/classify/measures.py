@@ -1,0 +1,13 @@
+"""The numbers that say how good a classifier is; the first decides which weights are the best."""
+
+from vitrail.tasks.contract import Measure
+
+MEASURES = (
+    Measure("top1", "top-1"),
+    Measure("top5", "top-5"),
+    Measure("coarse_top1", "coarse top-1"),
+    Measure("mean_average_precision", "mean average precision"),
+    Measure("class_mean_top1", "mean of classes"),
+    Measure("calibration_error", "calibration error", is_higher_better=False),
+    Measure("negative_log_likelihood", "negative log-likelihood", unit="", is_higher_better=False, digits=4),
+)

@@ -1,0 +1,28 @@
+"""What a recipe of classification says beside what every image recipe does."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from vitrail.settings.image_recipe import ImageRecipe
+from vitrail.settings.images import BlendSettings
+from vitrail.settings.section import Section
+
+
+class ObjectiveSettings(Section):
+    """What is minimised."""
+
+    loss: Literal["cross_entropy", "bce"] = "cross_entropy"
+    """bce: every class mixed in counts in full"""
+    smoothing: float = Field(default=0.0, ge=0.0, lt=1.0)
+    """label smoothing"""
+    class_weights: bool = False
+    """weigh rare classes up in the loss"""
+
+
+class ClassifyRecipe(ImageRecipe):
+    """A recipe that trains a classifier on labels."""
+
+    task: str = "classify"
+    blend: BlendSettings = BlendSettings()
+    objective: ObjectiveSettings = ObjectiveSettings()

@@ -1,0 +1,77 @@
+"""Classification: a model with a linear head, trained on labels."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from vitrail.data.blend import Blend
+from vitrail.data.contract import Batch, Level
+from vitrail.models.contract import Model
+from vitrail.settings.recipe import Recipe
+from vitrail.tasks.classify.evaluator import ClassificationEvaluator
+from vitrail.tasks.classify.measures import MEASURES
+from vitrail.tasks.classify.settings import ClassifyRecipe, ObjectiveSettings
+from vitrail.tasks.classify.supervised import Supervised, balance_weights
+from vitrail.tasks.contract import Evaluator, Loaders, Measure, Objective, StepContext
+from vitrail.tasks.images.image_task import ImageTask, require_classes
+from vitrail.tasks.images.initial_weights import make_backbone
+from vitrail.tasks.images.labelled_data import LabelledData, check_several_classes, count_labels, open_labelled
+
+
+class Classify(ImageTask):
+    """A classifier of images."""
+
+    Recipe: ClassVar[type[Recipe]] = ClassifyRecipe
+    measures: ClassVar[tuple[Measure, ...]] = MEASURES
+    recipe: ClassifyRecipe
+    blend: Blend | None
+
+    def open(self) -> LabelledData:
+        """Images of at least two classes."""
+        self.data = open_labelled(self.recipe.data)
+        check_several_classes(self.data)
+        return self.data
+
+    def make_model(self, description: Mapping[str, Any]) -> Model:
+        """The recipe's model with a classifier of the data's classes."""
+        return make_backbone(self.recipe, num_classes=len(require_classes(description)))
+
+    def attach(self, model: Model) -> None:
+        """Be ready to mix, too."""
+        super().attach(model)
+        self.blend = make_blend(self.recipe, num_classes=self.data.num_classes)
+
+    def make_objective(self, *, total_steps: int, is_trial: bool = False) -> Objective[Batch]:
+        """The loss on labels."""
+        return make_supervised(self.recipe.objective, self.data.labels)
+
+    def prepare(self, batch: Batch, at: StepContext) -> Batch:
+        """Images normalised, then mixed with their labels."""
+        batch = super().prepare(batch, at)
+        return self.blend(batch, seed=at.seed, epoch=at.epoch, step=at.step) if self.blend else batch
+
+    def make_evaluators(self, objective: Objective[Batch], loaders: Loaders) -> Sequence[Evaluator]:
+        """Accuracy on val."""
+        return [ClassificationEvaluator(self, loaders.val)]
+
+
+def make_blend(recipe: ClassifyRecipe, *, num_classes: int) -> Blend | None:
+    """What mixes images and labels, or None where nothing does."""
+    settings = recipe.blend
+    blend = Blend(
+        num_classes=num_classes,
+        mixup=settings.mixup,
+        cutmix=settings.cutmix,
+        switch=settings.switch,
+        probability=settings.probability,
+        smoothing=recipe.objective.smoothing,
+        per=settings.per,
+    )
+    return blend if blend.is_mixing else None
+
+
+def make_supervised(settings: ObjectiveSettings, labels: Level) -> Supervised:
+    """The loss on labels."""
+    if labels.is_multiple and settings.loss != "bce":
+        raise ValueError("images of this data have several labels: set objective.loss=bce")
+    weights = balance_weights(count_labels(labels).tolist()) if settings.class_weights else None
+    return Supervised(loss=settings.loss, smoothing=settings.smoothing, class_weights=weights)

@@ -1,0 +1,1 @@
+"""ClusterFit+: clusters of a model's features in the place of labels."""

@@ -1,0 +1,26 @@
+"""ClusterFit+: a classifier of the clusters of another model's features (thesis 2.4.2)."""
+
+from typing import ClassVar
+
+from vitrail.settings.recipe import Recipe
+from vitrail.tasks.classify.task import Classify
+from vitrail.tasks.clusterfit.clustering import cluster_data
+from vitrail.tasks.clusterfit.settings import ClusterFitRecipe
+from vitrail.tasks.images.labelled_data import LabelledData, open_labelled
+
+
+class ClusterFit(Classify):
+    """A classifier whose labels are clusters."""
+
+    Recipe: ClassVar[type[Recipe]] = ClusterFitRecipe
+    recipe: ClusterFitRecipe
+
+    @property
+    def num_passes(self) -> int:
+        """All images are embedded before the first step."""
+        return self.data.num_train + self.data.num_val
+
+    def open(self) -> LabelledData:
+        """Images, whatever their labels are, with their clusters."""
+        self.data = cluster_data(open_labelled(self.recipe.data), self.recipe, site=self.site)
+        return self.data

@@ -1,0 +1,191 @@
+"""What every task on labelled images shares: loaders, preparation of batches, examples."""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from vitrail.data.augment import Augmentation, EvaluationView
+from vitrail.data.blend import Normalize
+from vitrail.data.checks import as_pair
+from vitrail.data.contract import Batch
+from vitrail.data.loader import Loader
+from vitrail.data.policies import RandAugment
+from vitrail.data.quarantine import Quarantine, QuarantineSettings
+from vitrail.data.sampler import Sampler
+from vitrail.evaluation.predict import autocast
+from vitrail.inspection.branches import branch_ratios
+from vitrail.models.contract import Model
+from vitrail.settings.image_recipe import ImageRecipe
+from vitrail.tasks.contract import Initial, Loaders, Site, StepContext, Task
+from vitrail.tasks.images.initial_weights import load_initial
+from vitrail.tasks.images.labelled_data import LabelledData, balanced_weights
+
+_LARGEST_VAL_BATCH = 64  # of a process, unless the recipe says it
+
+
+class ImageTask(Task[Batch]):
+    """A task whose batches are images with labels. It says `num_views` where an image comes in several views."""
+
+    recipe: ImageRecipe
+    data: LabelledData
+    model: Model
+    normalize: Normalize
+
+    def __init__(self, recipe: ImageRecipe, site: Site) -> None:
+        super().__init__(recipe, site)
+
+    @property
+    def num_views(self) -> int:
+        """Views of an image that come together."""
+        return 1
+
+    @property
+    def fixed_views(self) -> int | None:
+        """How many views an image has in all, each the same whenever it is seen; None: ever new ones."""
+        return None
+
+    def load_initial(self, model: Model, source: str | Initial, *, description: Mapping[str, Any]) -> None:
+        """Weights to start from; those of a classifier for other classes are left out."""
+        classes = description.get("classes")
+        load_initial(model, source, classes=classes, interpolation=self.recipe.model.position_resize)
+
+    def attach(self, model: Model) -> None:
+        """Normalise images as the model wants them."""
+        self.model = model
+        self.normalize = Normalize(mean=model.preprocessing.mean, std=model.preprocessing.std)
+
+    @property
+    def evaluation_view(self) -> EvaluationView:
+        """The transform of evaluation images."""
+        return EvaluationView(
+            image_size=self.recipe.evaluation.image_size or self.recipe.image_size,
+            crop_ratio=self.model.preprocessing.crop_ratio,
+            interpolation=self.model.preprocessing.interpolation,
+        )
+
+    def make_loaders(self, *, num_parts: int, listing: Path | None) -> Loaders:
+        """Augmented images of train, and those of val as they are."""
+        recipe, ranks = self.recipe, self.site.world.ranks
+        quarantine = Quarantine(QuarantineSettings(listing=listing, max_share=recipe.data.max_broken))
+        train = Loader(
+            self.data.train,
+            transform=make_augmentation(recipe),
+            sampler=Sampler(
+                len(self.data.train),
+                batch_size=recipe.batch_size,
+                seed=self.site.seed,
+                ranks=ranks,
+                num_micro_batches=num_parts,
+                num_repeats=recipe.augmentation.repeats,
+                groups=self.data.train.groups,
+                weights=balanced_weights(self.data.labels) if recipe.data.balanced else None,
+            ),
+            level=self.data.level,
+            num_views=self.num_views,
+            fixed_views=self.fixed_views,
+            num_workers=count_workers(recipe, self.site.device),
+            quarantine=quarantine,
+            pin_memory=self.site.device.type == "cuda",
+        )
+        val_batch = recipe.evaluation.batch_size or min(recipe.batch_size, _LARGEST_VAL_BATCH * ranks.num_ranks)
+        return Loaders(train, self.make_plain_loader("val", batch_size=val_batch, quarantine=quarantine))
+
+    def make_plain_loader(self, split: str, *, batch_size: int, quarantine: Quarantine) -> Loader:
+        """Images of a split as they are, each once, in parts for the processes."""
+        dataset = self.data.val if split == "val" else self.data.train
+        return Loader(
+            dataset,
+            transform=self.evaluation_view,
+            sampler=Sampler(len(dataset), batch_size=batch_size, is_training=False, ranks=self.site.world.ranks),
+            level=self.data.level,
+            num_workers=count_workers(self.recipe, self.site.device),
+            quarantine=quarantine,
+            pin_memory=self.site.device.type == "cuda",
+        )
+
+    def prepare(self, batch: Batch, at: StepContext) -> Batch:
+        """Images on the device and normalised."""
+        pixels = batch.images.to(self.site.device, non_blocking=True)
+        targets = batch.targets.to(self.site.device, non_blocking=True)
+        return batch._replace(images=self.normalize(pixels), targets=targets)
+
+    def example(self, count: int) -> Batch:
+        """Noise, with labels drawn at random."""
+        views, size = self.num_views, as_pair(self.recipe.image_size)
+        images = torch.randint(256, (count * views, 3, *size), dtype=torch.uint8)
+        images = images.contiguous(memory_format=torch.channels_last)
+        if views > 1:
+            images = images.unflatten(0, (count, views))
+        return Batch(images, torch.randint(self.data.num_classes, (count,)), torch.arange(count))
+
+    def respond(self, model: nn.Module, batch: Batch) -> Any:
+        """The model's answers to the first view of each image."""
+        return model(batch.images if batch.images.ndim == 4 else batch.images[:, 0])
+
+    def evaluation_batches(self, loader: Loader) -> Iterator[Batch]:
+        """The batches of a loader beside a bar; as many in every process where all must take part."""
+        batches = self.site.reporter.evaluating(loader.epoch(0), len(loader))
+        return self._in_step(batches) if self.site.is_sharded else batches
+
+    def _in_step(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        """A process that has no batch left gets an image with no index, whose answer is nobody's."""
+        size = as_pair(self.recipe.evaluation.image_size or self.recipe.image_size)
+        while True:
+            batch = next(batches, None)
+            [is_going_on] = self.site.world.any(batch is not None)
+            if not is_going_on:
+                return
+            if batch is None:
+                none = torch.zeros(0, dtype=torch.int64)
+                batch = Batch(torch.zeros(1, 3, *size, dtype=torch.uint8), none, none)
+            yield batch
+
+    def notes(self, loaders: Loaders) -> Iterator[Mapping[str, Any]]:
+        """How much each residual branch adds, on a batch of val: CaiT's figure 4 over the epochs."""
+        if not self.recipe.evaluation.layers:
+            return
+        batch = next(iter(loaders.val.epoch(0)))
+        with torch.inference_mode(), autocast(self.site.device, self.site.dtype):
+            ratios = branch_ratios(self.model, self.normalize(batch.images.to(self.site.device)))
+        yield {"kind": "layers", "ratios": ratios}
+
+
+def make_augmentation(recipe: ImageRecipe) -> Augmentation:
+    """The transform of training images."""
+    settings = recipe.augmentation
+    policy: Any = settings.policy
+    if policy == "rand":
+        policy = RandAugment(magnitude=settings.magnitude, noise=settings.magnitude_noise)
+    return Augmentation(
+        image_size=recipe.image_size,
+        crop=settings.crop,
+        scale=settings.scale,
+        ratio=settings.ratio,
+        interpolation=settings.interpolation,
+        flip=settings.flip,
+        policy=policy,
+        colour_jitter=settings.colour_jitter,
+        erasing=settings.erasing,
+    )
+
+
+def count_workers(recipe: ImageRecipe, device: torch.device) -> int:
+    """Processes that read images."""
+    return default_workers(device) if recipe.data.workers is None else recipe.data.workers
+
+
+def default_workers(device: torch.device) -> int:
+    """On a CPU none: its cores are busy with the model. Else one a core, up to eight."""
+    return 0 if device.type == "cpu" else min(8, os.cpu_count() or 1)
+
+
+def require_classes(description: Mapping[str, Any]) -> Sequence[str]:
+    """The classes in a task.json."""
+    classes = description.get("classes")
+    if not isinstance(classes, (list, tuple)):
+        raise ValueError("the description of the data names no classes")
+    return classes

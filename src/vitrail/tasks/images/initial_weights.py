@@ -1,0 +1,73 @@
+"""A model of images as a recipe asks for it, and the weights it starts from."""
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vitrail.models.catalog import create_model
+from vitrail.models.contract import Model
+from vitrail.settings.image_recipe import ImageRecipe
+from vitrail.tasks.contract import Initial
+from vitrail.weights import load_weights
+
+_LOGGER = logging.getLogger(__name__)
+
+
+def make_backbone(recipe: ImageRecipe, *, num_classes: int, **settings: Any) -> Model:
+    """The recipe's model for so many classes; the seed decides its initial weights."""
+    torch.manual_seed(recipe.seed)
+    settings = {**recipe.model.settings, "image_size": recipe.image_size, "num_classes": num_classes, **settings}
+    for name in ("drop_path", "dropout"):
+        if (rate := getattr(recipe.regularisation, name)) is not None:
+            settings[name] = rate
+    model = create_model(recipe.model.name, **settings)
+    if recipe.evaluation.crop_ratio is not None:
+        model.preprocessing = replace(model.preprocessing, crop_ratio=recipe.evaluation.crop_ratio)
+    return model
+
+
+def locate_weights(source: str) -> str:
+    """Where the weights of a source lie: of a run in the folder of its model."""
+    folder = Path(source).expanduser() / "model"
+    return str(folder) if folder.is_dir() else source
+
+
+def load_initial(
+    model: Model, source: str | Initial, *, classes: Sequence[str] | None, interpolation: str = "bicubic"
+) -> None:
+    """Weights to start from, of a run, a file or an earlier stage; a classifier of other classes is left out."""
+    place: str | Mapping[str, Tensor]
+    known: tuple[str, ...] | None
+    if isinstance(source, Initial):
+        place, grid, label = source.weights, source.grid, "the stage before"
+        known = tuple(source.description["classes"]) if "classes" in source.description else None
+    else:
+        place = label = locate_weights(source)
+        known, grid = read_classes(Path(label)), None
+    is_other = known is not None and classes is not None and known != tuple(classes)
+    try:
+        load_weights(model, place, reset_head=is_other, interpolation=interpolation, grid=grid)
+    except ValueError as error:
+        try:
+            load_weights(model, place, reset_head=True, interpolation=interpolation, grid=grid)
+        except ValueError:
+            raise error from None
+        is_other = True
+    kept = "; its classifier is for other classes, so it starts anew" if is_other else ", with their classifier"
+    _LOGGER.info("weights from %s%s", label, kept if model.config.num_classes else "")
+
+
+def read_classes(folder: Path) -> tuple[str, ...] | None:
+    """The names of the classes that a saved model tells apart; None where there are none that can be read."""
+    for name in ("task.json", "classes.json"):
+        try:
+            return tuple(json.loads((folder.expanduser() / name).read_text(encoding="utf-8"))["classes"])
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+    return None
