@@ -25,13 +25,24 @@ ARROWS: dict[str, set[str]] = {
     "inspection": {"layers", "models", "heads", "data", "evaluation", "explain"},
     "gallery": {"models", "data", "evaluation"},
     "settings": set(),
-    "tasks": {"layers", "models", "heads", "weights", "data", "evaluation", "inference", "settings", "training"},
-    "inference": {"layers", "models", "heads", "weights", "data", "evaluation", "settings", "training"},
+    "tasks": {
+        "layers",
+        "models",
+        "heads",
+        "weights",
+        "data",
+        "evaluation",
+        "inspection",
+        "inference",
+        "settings",
+        "training",
+    },
+    "inference": {"layers", "models", "heads", "weights", "data", "evaluation", "settings", "tasks", "training"},
     "training": {
         *("vitrail", "layers", "models", "heads", "weights", "data", "evaluation", "settings", "tasks", "inference"),
         "inspection",
     },
-    "recipes": {"settings"},
+    "recipes": {"settings", "tasks"},
     "cli": {
         *("vitrail", "layers", "models", "weights", "data", "evaluation", "explain", "inference", "tasks"),
         *("inspection", "gallery", "training", "settings", "recipes"),
@@ -45,9 +56,10 @@ def room_of(path: Path) -> str:
     return parts[0] if len(parts) > 1 else "vitrail"
 
 
-def imported_modules(path: Path) -> Iterator[str]:
-    """Every absolute import of a file, at its top or inside its functions."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+def imported_modules(path: Path, *, only_at_top: bool = False) -> Iterator[str]:
+    """Every absolute import of a file, at its top or also inside its functions."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in tree.body if only_at_top else ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -61,9 +73,25 @@ def test_imports_follow_the_arrows(path: Path) -> None:
     if room == "vitrail":
         return
     assert room in ARROWS, f"room {room!r} is not in the table of arrows"
-    ours = [name.split(".") for name in imported_modules(path) if name.split(".")[0] == "vitrail"]
+    # A section of settings builds its part, and imports what builds it only then.
+    names = imported_modules(path, only_at_top=room == "settings")
+    ours = [name.split(".") for name in names if name.split(".")[0] == "vitrail"]
     imported = {parts[1] if len(parts) > 1 and (PACKAGE / parts[1]).is_dir() else "vitrail" for parts in ours}
     assert imported <= ARROWS[room] | {room}
+
+
+# What several tasks share, and the table and contract of them all, are no task by name.
+SHARED = {"vitrail.tasks", "vitrail.tasks.contract", "vitrail.tasks.images"}
+
+
+@pytest.mark.parametrize("room", ["training", "inference", "cli"])
+def test_these_rooms_know_no_task_by_name(room: str) -> None:
+    for path in (PACKAGE / room).rglob("*.py"):
+        for name in imported_modules(path):
+            if name.startswith("vitrail.tasks."):
+                owner = ".".join(name.split(".")[:3])
+                is_shared = owner in SHARED or (PACKAGE / "tasks" / f"{name.split('.')[2]}").is_dir() is False
+                assert is_shared, f"{path.relative_to(PACKAGE)} imports {name}"
 
 
 def test_every_room_is_on_the_plan() -> None:

@@ -53,9 +53,7 @@ def tiny_recipe(*words: str) -> Recipe:
 
 def task_of(recipe: Recipe, *, folder: Path | None = None) -> Task[Any]:
     """The task of a recipe, in this process alone."""
-    progress = Progress(is_shown=False, console=Console(quiet=True))
-    site = Site(torch.device("cpu"), torch.float32, World(), progress, seed=recipe.seed, folder=folder)
-    return find_task(recipe.task)(recipe, site)
+    return find_task(recipe.task)(recipe, Site(seed=recipe.seed, folder=folder))
 
 
 def model_of(recipe: Recipe, *, num_classes: int, classes: list[str] | None = None) -> Model:

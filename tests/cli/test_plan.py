@@ -122,10 +122,11 @@ def test_mistakes_are_one_line(words: list[str], message: str, capsys: pytest.Ca
 
 def test_passes_for_the_memory_and_for_clusters_are_counted() -> None:
     def count(*words: str) -> int:
-        recipe = tiny_recipe("epochs=1", "data.level=coarse", "task=embed", "embedding.instance=0", *words)
+        recipe = tiny_recipe("epochs=1", "data.level=coarse", *words)
         return make_plan(recipe).stages[0].num_answers
 
     assert count() == 24
-    assert count("embedding.projector=linear") == 24 + 48
-    assert count("embedding.projector=none", "embedding.knn=0", "embedding.cross_entropy=1") == 24
+    words = ("task=embed", "embedding.instance=0")
+    assert count(*words, "embedding.projector=linear") == 24 + 48
+    assert count(*words, "embedding.projector=none", "embedding.knn=0", "embedding.cross_entropy=1") == 24
     assert count("clusters.number=4", "clusters.of=nowhere") == 24 + 48 + 24

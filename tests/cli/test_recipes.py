@@ -51,7 +51,7 @@ def test_show_prints_what_is_known_and_yaml_that_can_be_read(
     assert main(["recipes", "show", "deit_small"]) == 0
     out = capsys.readouterr().out
     assert "# Command: vitrail train deit_small data=imagenet:ROOT out=runs/deit_small\n" in out
-    assert "epochs: 300.0                       # passes over the training images\n" in out
+    assert "epochs: 300.0                       # passes over the training samples\n" in out
     (tmp_path / "shown.yaml").write_text(out, encoding="utf-8")
     assert read_recipe(tmp_path / "shown.yaml") == get_recipe("deit_small")
 

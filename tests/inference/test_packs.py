@@ -60,8 +60,8 @@ def test_a_pack_is_used_as_its_run(trunk: RunFolder, task: RunFolder, packed: Pa
 
 def test_a_pack_holds_the_parts_that_learnt_and_says_so(trunk: RunFolder, task: RunFolder, packed: Packed) -> None:
     assert packed.folder == task.path / "pack"
-    assert sorted(path.name for path in packed.folder.iterdir()) == ["classes.json", "pack.json", "pack.safetensors"]
-    assert (packed.folder / "classes.json").read_text() == (task.model / "classes.json").read_text()
+    assert sorted(path.name for path in packed.folder.iterdir()) == ["pack.json", "pack.safetensors", "task.json"]
+    assert (packed.folder / "task.json").read_text() == (task.model / "task.json").read_text()
     content = json.loads((packed.folder / "pack.json").read_text())
     assert content["trunk"]["source"] == str(trunk.path)
     assert content["trunk"]["shared"] == sorted(content["trunk"]["shared"])

@@ -37,7 +37,7 @@ def test_a_run_says_its_classes_and_how_images_are_prepared(run: RunFolder, trai
     assert trained.coarse is not None
     assert trained.coarse.classes[trained.coarse.of[0]] in trained.classes[0]
     assert trained.view == EvaluationView(image_size=16, crop_ratio=0.9)
-    assert trained.level == json.loads(run.classes_file.read_text())["level"]
+    assert trained.level == json.loads(run.task_file.read_text())["level"]
     assert not trained.model.training
 
 

@@ -148,7 +148,7 @@ def test_mistakes_are_one_line(
 
 def test_classes_are_mapped_by_a_file(tmp_path: Path, teacher: Path) -> None:
     names = vitrail.open_dataset("shapes:size=16,count=48,val=24", "train").level().classes
-    known = json.loads((teacher / "classes.json").read_text())["classes"]
+    known = json.loads((teacher / "task.json").read_text())["classes"]
     coarse = vitrail.open_dataset("shapes:size=16,count=48,val=24", "train").level("coarse").classes
     file = tmp_path / "map.json"
     file.write_text(json.dumps({name: [known[0], known[place + 1]] for place, name in enumerate(coarse)}))

@@ -171,7 +171,7 @@ def test_every_kind_of_setting_trains(tmp_path: Path, words: tuple[str, ...]) ->
 def test_a_later_stage_may_have_other_data_and_classes(tmp_path: Path) -> None:
     stages = "stages=[{epochs: 1}, {epochs: 1, data.level: coarse}]"
     run = run_in(tmp_path / "run", stages)
-    assert len(json.loads(run.classes_file.read_text())["classes"]) == 6
+    assert len(json.loads(run.task_file.read_text())["classes"]) == 6
     assert vitrail.load_model(run.model).config.num_classes == 6
     run_in(run.path, stages)  # and it is finished
 

@@ -33,9 +33,7 @@ from vitrail.tasks import find_task
 from vitrail.tasks.contract import Site, Task
 from vitrail.tasks.images.initial_weights import locate_weights
 from vitrail.training.loop.ema import MovingAverage
-from vitrail.training.parallel.distributed import World
 from vitrail.training.runs.checkpoint import Checkpoints, load_checkpoint
-from vitrail.training.runs.progress import Progress
 from vitrail.training.runs.run_folder import RunFolder
 from vitrail.weights import load_model, load_weights
 from vitrail.weights.hub import HUB_PREFIX, HubAddress, fetch
@@ -352,4 +350,4 @@ def _load_newest(run: RunFolder, recipe: Recipe) -> tuple[int, Model, dict[str, 
 
 def _task_of(recipe: Recipe) -> Task[Any]:
     """The task of a stage, here and for one process."""
-    return find_task(recipe.task)(recipe, Site(torch.device("cpu"), torch.float32, World(), Progress(is_shown=False)))
+    return find_task(recipe.task)(recipe, Site())

@@ -23,8 +23,6 @@ from vitrail.training.loop import build
 from vitrail.training.loop.ema import MovingAverage
 from vitrail.training.loop.freezing import freeze
 from vitrail.training.loop.micro_batch import choose_micro_batch
-from vitrail.training.parallel.distributed import World
-from vitrail.training.runs.progress import Progress
 
 _SECONDS = 1.5  # of each measurement
 _LOADED_AT_ONCE = 16  # samples; the speed of loading hardly depends on it
@@ -91,7 +89,7 @@ def make_plan(recipe: Recipe) -> Plan:
     """Measure every stage of a recipe. Nothing is written, and weights to start from are not needed."""
     device = choose_device(recipe.run.device)
     dtype = choose_precision(recipe.run.precision, device)
-    site = Site(device=device, dtype=dtype, world=World(), reporter=Progress(is_shown=False), seed=recipe.seed)
+    site = Site(device=device, dtype=dtype, seed=recipe.seed)
     tasks = [make_task(stage_of(recipe, number), site) for number in range(recipe.num_stages)]
     all_data = [task.open() for task in tasks]  # all of them first: what is missing shows at once
     memory = _Memory(device)
