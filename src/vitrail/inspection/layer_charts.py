@@ -6,7 +6,7 @@ from vitrail.inspection.layers import Layer
 from vitrail.pages.charts import Axis, Band, Curve, LineChart
 
 _KIND_COLOURS = {"feed-forward": 1, "class-attention": 2, "class aggregation": 2, "class feed-forward": 3}
-_MOST_TICKS = 24
+_MOST_TICKS = 12
 
 Chart = Sequence[Sequence[LineChart]]  # rows of charts
 

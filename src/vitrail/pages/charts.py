@@ -241,7 +241,7 @@ def _draw_curve(curve: Curve, points: Sequence[Point], plot: Plot) -> str:
     if len(points) == 1:
         return f'<g fill="{colour}"{opacity}>{_draw_dots(points, plot, radius=3)}</g>'
     line = f'<polyline points="{plot.join(points)}" fill="none" {_STYLES[curve.style]} stroke-linejoin="round"/>'
-    is_marked = curve.style != "faint" and len(points) <= _MAX_MARKED
+    is_marked = curve.style == "line" and len(points) <= _MAX_MARKED
     dots = _draw_dots(points, plot, radius=2.5) if is_marked else ""
     return f'<g stroke="{colour}"{opacity}>{line}<g fill="{colour}" stroke="none">{dots}</g></g>'
 
