@@ -15,15 +15,16 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 
 # Room -> the rooms it may import, beside itself. A new room gets its line here and its place in ARCHITECTURE.md.
 ARROWS: dict[str, set[str]] = {
+    "pages": set(),
     "layers": set(),
     "models": {"layers"},
     "weights": {"vitrail", "layers", "models", "heads"},
-    "data": set(),
+    "data": {"pages"},
     "heads": {"layers", "models"},
     "evaluation": {"layers", "models", "data"},
-    "explain": {"layers", "models", "heads", "data", "evaluation"},
-    "inspection": {"layers", "models", "heads", "data", "evaluation", "explain"},
-    "gallery": {"models", "data", "evaluation"},
+    "explain": {"layers", "models", "heads", "data", "evaluation", "pages"},
+    "inspection": {"layers", "models", "heads", "data", "evaluation", "explain", "pages"},
+    "gallery": {"models", "data", "evaluation", "pages"},
     "settings": set(),
     "tasks": {
         "layers",
@@ -36,16 +37,17 @@ ARROWS: dict[str, set[str]] = {
         "inference",
         "settings",
         "training",
+        "pages",
     },
     "inference": {"layers", "models", "heads", "weights", "data", "evaluation", "settings", "tasks", "training"},
     "training": {
         *("vitrail", "layers", "models", "heads", "weights", "data", "evaluation", "settings", "tasks", "inference"),
-        "inspection",
+        *("inspection", "pages"),
     },
     "recipes": {"settings", "tasks"},
     "cli": {
         *("vitrail", "layers", "models", "weights", "data", "evaluation", "explain", "inference", "tasks"),
-        *("inspection", "gallery", "training", "settings", "recipes"),
+        *("inspection", "gallery", "training", "settings", "recipes", "pages"),
     },
 }
 

@@ -92,7 +92,7 @@ def test_report_of_a_whole_run_has_every_part_and_needs_nothing_else(tmp_path: P
     assert "x/&lt;i&gt;.jpg" in page
     assert page.count("data:image/jpeg;base64,") == 28
     assert not re.search(r"https?://|<script|<link", page)
-    assert len(charts(page)) == 6 + 2
+    assert len(charts(page)) == 6 + 3
     assert path.stat().st_size < 1_000_000
     assert not list(tmp_path.glob(".report*"))
 
@@ -231,7 +231,7 @@ def test_without_the_data_wrong_answers_are_listed_without_pictures(tmp_path: Pa
     page = write_report(tmp_path).read_text(encoding="utf-8")
     assert "No pictures: the data cannot be opened (no folder or file" in page
     assert "data:image" not in page
-    assert page.count('<span class="answer">') >= 28
+    assert page.count('<span class="wrong">') >= 28
 
 
 def test_pictures_of_other_data_are_not_shown(tmp_path: Path) -> None:

@@ -160,7 +160,7 @@ def _as_text(findings: "Findings") -> str:
 
 
 def _summarise(findings: "Findings") -> list[str]:
-    from vitrail.data.stored import visible
+    from vitrail.pages.words import visible
 
     num_images = sum(split.num_images for split in findings.splits)
     images = _count_things(num_images, "image", "images")

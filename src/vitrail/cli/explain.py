@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from vitrail.explain.maps import AttentionMaps
-    from vitrail.explain.page import Entry
+    from vitrail.explain.maps_page import Entry
     from vitrail.inference.trained import Trained
 
 SUMMARY = "show where a model looks in images, and measure it"
@@ -150,7 +150,7 @@ def _find_classes(trained: "Trained", asked: Any) -> list[int] | None:
 def _draw(trained: "Trained", look: _Look, words: Sequence[str], settings: Mapping[str, Any], *, is_json: bool) -> int:
     """A picture for each image, and a page that shows them all."""
     from vitrail.explain.drawing import MAX_SIDE
-    from vitrail.explain.page import write_page
+    from vitrail.explain.maps_page import write_maps_page
 
     is_mixing = look.kinds == ("mixing",)
     if "mixing" in look.kinds and not is_mixing:
@@ -174,7 +174,7 @@ def _draw(trained: "Trained", look: _Look, words: Sequence[str], settings: Mappi
     if not entries:
         return _NOTHING
     notes = [f"{kind.capitalize()}: {_MEANINGS[kind]}" for kind in look.kinds]
-    page = write_page(folder, title=f"Where {trained.model.name} looks", notes=notes, entries=entries)
+    page = write_maps_page(folder, title=f"Where {trained.model.name} looks", notes=notes, entries=entries)
     if is_json:
         print(json.dumps({"page": str(page), "kinds": look.kinds, "pictures": [entry._asdict() for entry in entries]}))
     else:
@@ -191,7 +191,7 @@ def _draw_image(trained: "Trained", look: _Look, path: str, start: Path, *, max_
     from vitrail.data.decode import open_image
     from vitrail.data.stored import printable
     from vitrail.explain.drawing import draw_maps
-    from vitrail.explain.page import Entry
+    from vitrail.explain.maps_page import Entry
 
     try:
         image = open_image(Path(path).read_bytes())
@@ -214,7 +214,7 @@ def _draw_matrices(trained: "Trained", look: _Look, folder: Path) -> "Entry":
     import torch
 
     from vitrail.explain.drawing import draw_mixing
-    from vitrail.explain.page import Entry
+    from vitrail.explain.maps_page import Entry
 
     config = trained.model.config
     device = next(trained.model.parameters()).device

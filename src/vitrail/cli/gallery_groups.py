@@ -21,13 +21,13 @@ def suggest(arguments: argparse.Namespace) -> int:
     if len(words) != 1:
         raise ValueError("write `vitrail gallery suggest G --coarse NAME`")
     from vitrail.gallery.gallery import Gallery
-    from vitrail.gallery.page import write_groups
+    from vitrail.gallery.gallery_page import write_groups_page
 
     gallery = Gallery(words[0])
     groups = gallery.suggest(arguments.coarse, groups=arguments.groups)
     page = Path(str(settings.get("out", gallery.folder / _GROUPS_PAGE))).expanduser()
     title = f"Groups of {arguments.coarse or gallery.folder.name}"
-    write_groups(
+    write_groups_page(
         gallery.contents, groups, page, title=title, command=f"vitrail gallery name {words[0]} {{number}} LABEL"
     )
     report = {

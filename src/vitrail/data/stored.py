@@ -15,13 +15,6 @@ def printable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def visible(text: str) -> str:
-    """The text with all that a terminal or a page would not show as it is (controls, broken encodings) as escapes."""
-    if text.isprintable():
-        return text
-    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
-
-
 class PackedStrings(Sequence[str]):
     """A list of texts in two blocks of memory, which forked workers share: reading a Python list copies its pages."""
 

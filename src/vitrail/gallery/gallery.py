@@ -16,9 +16,9 @@ from vitrail.gallery.answers import Answer, Contents, Hit
 from vitrail.gallery.building import Choices, Origin, build_gallery
 from vitrail.gallery.editing import change, label_rows, take_rows
 from vitrail.gallery.files import Rows
+from vitrail.gallery.gallery_page import write_gallery_page
 from vitrail.gallery.images import AnyImage, Viewer, as_extraction, embed_unit, find_readable, make_thumbnail
 from vitrail.gallery.manifest import Manifest
-from vitrail.gallery.page import write_page
 from vitrail.gallery.store import read_state, writing
 from vitrail.gallery.suggesting import Group, suggest_groups
 
@@ -206,7 +206,9 @@ class Gallery:
 
     def report(self, path: str | os.PathLike[str] | None = None) -> Path:
         """Write a page that shows what is in the gallery, with all pictures in it: `report.html` unless told."""
-        return write_page(self._contents, self.folder / "report.html" if path is None else Path(path).expanduser())
+        return write_gallery_page(
+            self._contents, self.folder / "report.html" if path is None else Path(path).expanduser()
+        )
 
     @property
     def extraction(self) -> Extraction:

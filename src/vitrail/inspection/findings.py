@@ -5,24 +5,15 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from vitrail.inspection.chart import (
-    COLOURS,
-    Axis,
-    Chart,
-    Curve,
-    Panel,
-    colour_of,
-    curves_by_kind,
-    layer_row,
-    numbers_of,
-    shade_of,
-)
 from vitrail.inspection.history import Moment, choose_moments
+from vitrail.inspection.layer_charts import Chart, colour_of_kind, curves_by_kind, layer_row, numbers_of
 from vitrail.inspection.layers import Layer
 from vitrail.inspection.table import Table, tabulate
 from vitrail.inspection.texts import TEXTS
+from vitrail.pages.charts import Axis, Band, Curve, LineChart
 
 Values = Mapping[str, Sequence[float | None]]  # for each kind of layer, from its first block to its last
+_FAINTEST = 0.25  # opacity of the first of several epochs
 SHARES = (0.5, 0.8, 0.9, 0.95, 0.99)  # of the energy
 
 
@@ -59,42 +50,42 @@ def ratios_part(layers: Sequence[Layer], ratios: Values, history: Sequence[Momen
     if history:
         rows = _history_rows(layers, ratios, choose_moments(history))
     else:
-        rows = [layer_row(layers, lambda own: curves_by_kind(own, columns), y_label="ratio of norms")]
+        rows = [layer_row(layers, lambda own: curves_by_kind(own, columns), title="Ratio of norms")]
     return Part(
         "ratios",
         finding=f"Mean ratio: {_listed(ratios)}.",
         table=tabulate(columns),
-        chart=Chart(rows),
+        chart=rows,
         more={"ratios_by_epoch": _history_table(history)} if history else {},
     )
 
 
-def _history_rows(layers: Sequence[Layer], ratios: Values, moments: Sequence[Moment]) -> list[list[Panel]]:
-    """Across patches above, feed-forward below; a curve for each epoch, the later the darker."""
+def _history_rows(layers: Sequence[Layer], ratios: Values, moments: Sequence[Moment]) -> list[list[LineChart]]:
+    """Across patches above, feed-forward below; a curve for each epoch, the later the stronger."""
     has_stages = len({moment.stage for moment in moments}) > 1
     courses = [
         (
             f"stage {moment.stage + 1}, epoch {moment.epoch:.4g}" if has_stages else f"epoch {moment.epoch:.4g}",
-            shade_of((place + 1) / len(moments)),
+            _FAINTEST + (1 - _FAINTEST) * (place + 1) / len(moments),
             moment.ratios,
         )
         for place, moment in enumerate(moments)
     ]
-    courses.append(("these weights", COLOURS[1], ratios))
 
     def draw_courses(own: Sequence[Layer]) -> list[Curve]:
         kind = own[0].kind
-        return [
-            Curve(name, numbers_of(own)[: len(values)], values[: len(own)], colour, is_dashed=values is ratios[kind])
-            for name, colour, course in courses
+        curves = [
+            Curve(numbers_of(own)[: len(values)], values[: len(own)], name, opacity=opacity)
+            for name, opacity, course in courses
             if (values := course.get(kind, ()))
         ]
+        return [*curves, Curve(numbers_of(own), ratios[kind], "these weights", 1, "dashed")]
 
     rows = []
     for is_feed_forward in (False, True):
         own = [layer for layer in layers if layer.kind.endswith("feed-forward") is is_feed_forward]
         if own:
-            rows.append(layer_row(own, draw_courses, y_label=f"{own[0].kind}: ratio"))
+            rows.append(layer_row(own, draw_courses, title="{kind}: ratio of norms"))
     return rows
 
 
@@ -117,7 +108,7 @@ def parallel_part(layers: Sequence[Layer], errors: Values) -> Part:
         "parallel",
         finding=f"Mean error: {_listed(errors)}. The greatest is {_number(largest)}, of {where.kind} in {where.label}.",
         table=tabulate(columns),
-        chart=Chart([layer_row(layers, lambda own: curves_by_kind(own, columns), y_label="relative error")]),
+        chart=[layer_row(layers, lambda own: curves_by_kind(own, columns), title="Relative error")],
     )
 
 
@@ -130,22 +121,19 @@ def scales_part(scales: Sequence[tuple[Layer, Tensor]]) -> Part:
         kinds.setdefault(layer.kind, []).append(layer)
 
     def draw_weights(own: Sequence[Layer]) -> list[Curve]:
-        return [
-            Curve(
-                f"{own[0].kind}, mean |λ|",
-                numbers_of(own),
-                [sizes[layer] for layer in own],
-                colour_of(own[0].kind),
-                low=[weights[layer].min().item() for layer in own],
-                high=[weights[layer].max().item() for layer in own],
-            )
-        ]
+        colour = colour_of_kind(own[0].kind)
+        return [Curve(numbers_of(own), [sizes[layer] for layer in own], f"{own[0].kind}, mean |λ|", colour)]
+
+    def draw_spans(own: Sequence[Layer]) -> list[Band]:
+        low = [weights[layer].min().item() for layer in own]
+        high = [weights[layer].max().item() for layer in own]
+        return [Band(numbers_of(own), low, high, colour_of_kind(own[0].kind))]
 
     rows = []
     for is_feed_forward in (False, True):
         row = [layer for layer in weights if layer.kind.endswith("feed-forward") is is_feed_forward]
         if row:
-            rows.append(layer_row(row, draw_weights, y_label="weight λ", from_zero=False))
+            rows.append(layer_row(row, draw_weights, title="{kind}: weight λ", make_bands=draw_spans, from_zero=False))
     means = {kind: [sizes[layer] for layer in own] for kind, own in kinds.items()}
     return Part(
         "layer_scale",
@@ -156,7 +144,7 @@ def scales_part(scales: Sequence[tuple[Layer, Tensor]]) -> Part:
                 (layer.label, layer.kind, sizes[layer], each.min().item(), each.max().item()) for layer, each in scales
             ),
         ),
-        chart=Chart(rows),
+        chart=rows,
     )
 
 
@@ -169,7 +157,7 @@ def distance_part(layers: Sequence[Layer], distances: Sequence[Sequence[float]],
         finding=f"Heads look {_span(distances)} pixels far; the mean goes from {means[0]:.0f} in the first block to "
         f"{means[-1]:.0f} in the last.",
         table=_table_of_heads(own, distances),
-        chart=_chart_of_heads(own, distances, y_label="pixels", level=(even, "all patches alike")),
+        chart=_chart_of_heads(own, distances, title="Distance in pixels", level=(even, "all patches alike")),
     )
 
 
@@ -181,7 +169,7 @@ def spread_part(layers: Sequence[Layer], spreads: Sequence[Sequence[float]], *, 
         "class_attention_spread",
         finding=f"Heads look at {_span(spreads)} of {num_patches} patches.",
         table=_table_of_heads(own, spreads),
-        chart=_chart_of_heads(own, spreads, y_label="patches", level=level),
+        chart=_chart_of_heads(own, spreads, title="Patches", level=level),
     )
 
 
@@ -195,15 +183,15 @@ def _table_of_heads(layers: Sequence[Layer], values: Sequence[Sequence[float]]) 
 
 
 def _chart_of_heads(
-    layers: Sequence[Layer], values: Sequence[Sequence[float]], *, y_label: str, level: tuple[float, str]
+    layers: Sequence[Layer], values: Sequence[Sequence[float]], *, title: str, level: tuple[float, str]
 ) -> Chart:
     dots = [(layer.number, value) for layer, own in zip(layers, values, strict=True) for value in own]
     means = [_mean(own) for own in values]
     curves = [
-        Curve("a head", [number for number, _ in dots], [value for _, value in dots], COLOURS[0], is_dotted=True),
-        Curve("mean", numbers_of(layers), means, COLOURS[0]),
+        Curve([number for number, _ in dots], [value for _, value in dots], "a head", style="dots"),
+        Curve(numbers_of(layers), means, "mean"),
     ]
-    return Chart([layer_row(layers, lambda _: curves, y_label=y_label, level=level)])
+    return [layer_row(layers, lambda _: curves, title=title, level=level)]
 
 
 def tokens_part(cosines: Sequence[tuple[str, float]]) -> Part:
@@ -211,25 +199,25 @@ def tokens_part(cosines: Sequence[tuple[str, float]]) -> Part:
     values = [value for _, value in cosines]
     ticks = [(place, name.removeprefix("class ").removeprefix("block ")) for place, (name, _) in enumerate(cosines)]
     label = "as learned, after each block" if "class" not in cosines[1][0] else "as learned, after each class block"
-    curve = Curve("cosine", list(range(len(values))), values, COLOURS[0])
+    axis = Axis(f"{label}, after the norm", low=-0.5, high=len(values) - 0.5, ticks=ticks)
+    chart = LineChart("Cosine", [Curve(list(range(len(values))), values)], axis, from_zero=True)
     return Part(
         "tokens",
         finding=f"The cosine goes from {values[0]:.2f} as learned to {values[-1]:.2f} after the final norm.",
         table=Table(("after", "cosine"), tuple(cosines)),
-        chart=Chart([[Panel([curve], "cosine", Axis(f"{label}, after the norm", ticks))]]),
+        chart=[[chart]],
     )
 
 
 def sparsity_part(sparsities: Mapping[str, Mapping[Layer, float]]) -> Part:
     """Thesis figure 4.3."""
-    colours = {name: COLOURS[place % len(COLOURS)] for place, name in enumerate(sparsities)}
 
     def draw_shares(own: Sequence[Layer]) -> list[Curve]:
         curves = []
-        for name, column in sparsities.items():
+        for colour, (name, column) in enumerate(sparsities.items()):
             having = [layer for layer in own if layer in column]
             if having:
-                curves.append(Curve(name, numbers_of(having), [column[layer] for layer in having], colours[name]))
+                curves.append(Curve(numbers_of(having), [100.0 * column[layer] for layer in having], name, colour))
         return curves
 
     layers = list(dict.fromkeys(layer for column in sparsities.values() for layer in column))
@@ -238,7 +226,7 @@ def sparsity_part(sparsities: Mapping[str, Mapping[Layer, float]]) -> Part:
         "sparsity",
         finding=f"Mean share: {', '.join(f'{name} {mean:.0%}' for name, mean in means.items())}.",
         table=tabulate(sparsities),
-        chart=Chart([layer_row(layers, draw_shares, y_label="below 5 % of the greatest", is_percent=True)]),
+        chart=[layer_row(layers, draw_shares, title="Weights below 5 % of the greatest, %")],
     )
 
 
@@ -246,12 +234,15 @@ def energy_part(energy: Tensor, *, num_images: int, dim: int) -> Part:
     """Thesis figure 2.1."""
     shares = energy.tolist()
     needed = {share: 1 + sum(value < share for value in shares) for share in SHARES}
-    curve = Curve("energy", list(range(1, len(shares) + 1)), shares, COLOURS[0])
+    curve = Curve(list(range(1, len(shares) + 1)), [100.0 * share for share in shares])
+    chart = LineChart(
+        "Share of the variance, %", [curve], Axis("components", is_whole=True), from_zero=True, limit=100.0
+    )
     return Part(
         "energy",
         finding=f"{needed[0.9]} of {dim} components hold 90 % of the variance of {num_images} images.",
         table=Table(("share of the energy", "components"), tuple((f"{share:.0%}", needed[share]) for share in SHARES)),
-        chart=Chart([[Panel([curve], "share of the variance", Axis("components"), is_percent=True)]]),
+        chart=[[chart]],
         more={"energy_curve": Table(("components", "share"), tuple(enumerate(shares, start=1)))},
     )
 

@@ -27,12 +27,14 @@ from vitrail.inspection.findings import (
     tokens_part,
 )
 from vitrail.inspection.history import Moment, read_history
+from vitrail.inspection.inspection_page import render_inspection
 from vitrail.inspection.layers import Layer, LayerMeans, evaluating, find_layers
 from vitrail.inspection.parallel import watched_pairs
 from vitrail.inspection.weights import scales_of, sparsities_of
 from vitrail.layers.classifier import PerClassClassifier
 from vitrail.models.contract import Features, Model
 from vitrail.models.timm_backbone import TimmBackbone
+from vitrail.pages.charts import draw_document
 
 PAGE_FILE = "report.html"
 BATCH_SIZE = 8  # attention of all patches to all is held for a batch
@@ -61,10 +63,7 @@ class Inspection:
 
         `source` and `data` are what the page says of where the model and the images come from.
         """
-        from vitrail.inspection.drawing import draw
-        from vitrail.inspection.page import render_inspection
-
-        pictures = {part.name: draw(part.chart) for part in self.parts if part.chart is not None}
+        pictures = {part.name: draw_document(part.chart) for part in self.parts if part.chart is not None}
         height, width = self.image_size
         facts = {
             "parameters": f"{self.num_parameters / 1e6:.1f} M",
@@ -78,7 +77,6 @@ class Inspection:
             lead=" ".join(filter(None, words)),
             facts={what: value for what, value in facts.items() if value},
             parts=self.parts,
-            pictures=pictures,
         )
         place = Path(folder).expanduser()
         try:

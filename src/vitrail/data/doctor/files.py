@@ -7,8 +7,8 @@ from io import StringIO
 from pathlib import Path
 
 from vitrail.data.contract import Source
+from vitrail.data.doctor.check_page import render_check
 from vitrail.data.doctor.findings import Case, Findings
-from vitrail.data.doctor.report import render
 from vitrail.data.quarantine import COLUMNS
 
 
@@ -17,7 +17,7 @@ def write_files(findings: Findings, source: Source, *, folder: Path) -> Path:
     report = folder / "report.html"
     _replace(folder / "findings.json", as_json(findings))
     _replace(folder / "quarantine.csv", _as_listing(findings))
-    _replace(report, render(findings, source))
+    _replace(report, render_check(findings, source))
     return report
 
 

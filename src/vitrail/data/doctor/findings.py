@@ -6,7 +6,7 @@ from enum import Enum
 import numpy as np
 
 from vitrail.data.quarantine import Problem
-from vitrail.data.stored import visible
+from vitrail.pages.words import visible
 
 
 class Severity(Enum):

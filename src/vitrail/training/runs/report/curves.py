@@ -3,33 +3,36 @@
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from html import escape
 
-from vitrail.training.runs.report.axes import Band, Curve, draw_lines, smooth
-from vitrail.training.runs.report.outcome import epoch_offsets, epochs_of
+from vitrail.pages.charts import Axis, Band, Curve, LineChart, draw_charts, smooth
+from vitrail.pages.frame import PageSection
+from vitrail.pages.words import text
+from vitrail.training.runs.report.outcome import Outcome, describe_against, epoch_offsets, epochs_of
 from vitrail.training.runs.report.record import Line, RunRecord, number, stage_number
 
 _TOP1, _COARSE, _PUBLISHED = 0, 1, 2  # their colours
 
 
-def draw_curves(run: RunRecord) -> str:
-    """All charts, each with its title and the names of its curves."""
-    course = _Course(run)
-    top1, coarse = course.measured("top1", colour=_TOP1), course.measured("coarse_top1", colour=_COARSE)
-    published = course.published()
-    names = {_TOP1: "top-1", _COARSE: "coarse top-1", _PUBLISHED: "published"}
-    present = {curve.colour for curve in (*top1, *coarse, *published) if len(curve.points())}
-    legend = {colour: name for colour, name in names.items() if colour in present and len(present) > 1}
+def course_section(run: RunRecord, outcome: Outcome) -> PageSection:
+    """How the run went from its first step to its last."""
+    said = [describe_against(run), outcome.data_verdict]
+    paragraphs = "".join(f"<p>{text(line)}</p>" for line in said if line)
+    return PageSection("Course", paragraphs + draw_charts(_make_charts(_Course(run))), anchor="course")
+
+
+def _make_charts(course: "_Course") -> list[LineChart]:
+    top1 = course.measured("top1", label="top-1", colour=_TOP1)
+    coarse = course.measured("coarse_top1", label="coarse top-1", colour=_COARSE)
     loss, norm = course.logged("loss"), course.logged("gradient_norm")
     waiting = course.logged("data_wait", factor=100.0)
-    return f"""<div class="charts">
-{course.draw("Accuracy on val, %", [*published, *coarse, *top1], limit=100.0, band=course.band(), legend=legend)}
-{course.draw("Training loss", [*_faint(loss), *map(smooth, loss)])}
-{course.draw("Loss on val", course.measured("negative_log_likelihood"))}
-{course.draw("Learning rate", course.logged("lr"), from_zero=True)}
-{course.draw("Norm of the gradient", [*_faint(norm), *map(smooth, norm)])}
-{course.draw("Time spent waiting for data, %", [*_faint(waiting), *map(smooth, waiting)], from_zero=True, limit=100.0)}
-</div>"""
+    return [
+        course.chart("Accuracy on val, %", [*course.published(), *coarse, *top1], limit=100.0, bands=course.bands()),
+        course.chart("Training loss", _with_smoothed(loss)),
+        course.chart("Loss on val", course.measured("negative_log_likelihood")),
+        course.chart("Learning rate", course.logged("lr"), from_zero=True),
+        course.chart("Norm of the gradient", _with_smoothed(norm)),
+        course.chart("Time spent waiting for data, %", _with_smoothed(waiting), from_zero=True, limit=100.0),
+    ]
 
 
 class _Course:
@@ -47,60 +50,48 @@ class _Course:
         """A value of the training steps."""
         return _split(self.run.train, self.trained, [factor * number(line, key) for line in self.run.train])
 
-    def measured(self, key: str, *, colour: int = 0) -> list[Curve]:
+    def measured(self, key: str, *, label: str = "", colour: int = 0) -> list[Curve]:
         """A value of the evaluations."""
         values = [number(line, key) for line in self.run.evaluations]
-        return _split(self.run.evaluations, self.judged, values, colour=colour)
+        curves = _split(self.run.evaluations, self.judged, values)
+        return [replace(curve, label=label, colour=colour) for curve in curves]
 
     def published(self) -> list[Curve]:
         """The published accuracy."""
         values = [_against(line, "published") for line in self.run.evaluations]
-        return _split(self.run.evaluations, self.judged, values, colour=_PUBLISHED, style="dashed")
+        curves = _split(self.run.evaluations, self.judged, values)
+        return [replace(curve, label="published", colour=_PUBLISHED, style="dashed") for curve in curves]
 
-    def band(self) -> Band | None:
+    def bands(self) -> list[Band]:
         """What is close enough to the published accuracy."""
         low = [_against(line, "low") for line in self.run.evaluations]
         high = [_against(line, "high") for line in self.run.evaluations]
-        if all(map(math.isnan, low)) or all(map(math.isnan, high)):
-            return None
-        return Band(self.judged, low, high)
+        return [Band(self.judged, low, high, _PUBLISHED)]
 
-    def draw(
+    def chart(
         self,
         title: str,
         curves: Sequence[Curve],
         *,
         from_zero: bool = False,
         limit: float = math.inf,
-        band: Band | None = None,
-        legend: dict[int, str] | None = None,
-    ) -> str:
-        """A chart below its title."""
-        keys = "".join(
-            f'<span class="key"><i class="bar split-{colour}"></i>{escape(name)}</span>'
-            for colour, name in (legend or {}).items()
-        )
-        chart = draw_lines(
-            curves, label=title, end=self.end, band=band, from_zero=from_zero, limit=limit, marks=self.marks
-        )
-        return f'<div><h3>{escape(title)}<span class="legend">{keys}</span></h3>{chart}</div>'
+        bands: Sequence[Band] = (),
+    ) -> LineChart:
+        """Curves over all epochs, with a mark where a stage begins."""
+        axis = Axis("epoch", low=0.0, high=self.end)
+        return LineChart(title, curves, axis, bands=bands, marks=self.marks, from_zero=from_zero, limit=limit)
 
 
-def _split(
-    lines: Sequence[Line], epochs: Sequence[float], values: Sequence[float], *, colour: int = 0, style: str = ""
-) -> list[Curve]:
+def _split(lines: Sequence[Line], epochs: Sequence[float], values: Sequence[float]) -> list[Curve]:
     """A curve for each stage."""
     places: dict[int, list[int]] = {}
     for place, line in enumerate(lines):
         places.setdefault(stage_number(line), []).append(place)
-    return [
-        Curve([epochs[place] for place in held], [values[place] for place in held], colour, style)
-        for held in places.values()
-    ]
+    return [Curve([epochs[place] for place in held], [values[place] for place in held]) for held in places.values()]
 
 
-def _faint(curves: Sequence[Curve]) -> list[Curve]:
-    return [replace(curve, style="faint") for curve in curves]
+def _with_smoothed(curves: Sequence[Curve]) -> list[Curve]:
+    return [*(replace(curve, style="faint") for curve in curves), *map(smooth, curves)]
 
 
 def _against(line: Line, key: str) -> float:

@@ -7,8 +7,8 @@ from itertools import pairwise
 
 import numpy as np
 
+from vitrail.pages.words import percent
 from vitrail.training.runs.report.record import Line, RunRecord, number, stage_number
-from vitrail.training.runs.report.words import percent
 from vitrail.settings.text import stage_of
 
 # Of the time of a step: below the first, waiting for data costs nothing one would notice; above the second it is what

@@ -3,11 +3,10 @@
 import math
 from pathlib import Path
 
-from vitrail.data.stored import visible
+from vitrail.pages.words import count, visible
 from vitrail.training.runs.report.answers import count_mistakes
 from vitrail.training.runs.report.outcome import describe_against, describe_seconds, measure_outcome
 from vitrail.training.runs.report.record import RunRecord, number, read_run
-from vitrail.training.runs.report.words import count
 
 _NUM_PAIRS = 3
 

@@ -1,6 +1,5 @@
-"""Small versions of the offending pictures, written into the page itself."""
+"""Small versions of images of a data set, written into a page itself."""
 
-import base64
 from io import BytesIO
 
 from PIL import Image
@@ -8,12 +7,13 @@ from PIL import Image
 from vitrail.data.contract import Source
 from vitrail.data.decode import open_image
 from vitrail.data.doctor.findings import Place
+from vitrail.pages.pictures import embed_image
 
 _SIDE = 176  # pixels of the longer side: sharp at the size shown, about 7 kB each
 _QUALITY = 78
 
 
-class Pictures:
+class Thumbnails:
     """Reads pictures anew when they are asked for, up to a limit, so that the page stays small."""
 
     def __init__(self, source: Source, *, limit: int) -> None:
@@ -35,4 +35,4 @@ class Pictures:
         small.thumbnail((_SIDE, _SIDE))
         file = BytesIO()
         small.save(file, "JPEG", quality=_QUALITY)
-        return f"data:image/jpeg;base64,{base64.b64encode(file.getvalue()).decode()}"
+        return embed_image(file.getvalue())
