@@ -10,11 +10,12 @@ import pytest
 from vitrail.data.datasets import open_dataset
 from vitrail.settings.recipe import Recipe
 from vitrail.settings.text import change, write_yaml
+from vitrail.tasks.classify.report.answered import Predictions, read_predictions
+from vitrail.tasks.classify.report.answers import calibrate, count_mistakes, find_most_wrong
 from vitrail.tasks.classify.settings import ClassifyRecipe
 from vitrail.training.runs.report import summarize, write_report
-from vitrail.training.runs.report.answers import calibrate, count_mistakes, find_most_wrong
 from vitrail.training.runs.report.outcome import describe_seconds, epoch_offsets, epochs_of, measure_outcome
-from vitrail.training.runs.report.record import Predictions, read_run
+from vitrail.training.runs.report.record import read_run
 
 
 def train_line(step: int, *, stage: int = 0, **values: float) -> dict[str, object]:
@@ -241,13 +242,6 @@ def test_pictures_of_other_data_are_not_shown(tmp_path: Path) -> None:
     assert "No pictures: the data is no longer what the run was evaluated on." in page
 
 
-def test_pictures_come_from_the_data_set_that_is_given(tmp_path: Path) -> None:
-    write_fashion_run(tmp_path)
-    write_recipe(tmp_path, data=str(tmp_path / "gone"))
-    page = write_report(tmp_path, val=open_dataset("fashion", "val")).read_text(encoding="utf-8")
-    assert page.count("data:image/jpeg;base64,") == 28
-
-
 def test_of_many_classes_the_matrix_shows_the_most_confused(tmp_path: Path) -> None:
     rows = [(index, index, 0.9) for index in range(50) for _ in range(4)]
     rows += [(index, (index + 1) % 50, 0.6) for index in range(40) for _ in range(1 + (index >= 5))]
@@ -286,11 +280,11 @@ def test_most_wrong_are_the_surest_wrong_answers() -> None:
 
 def test_images_without_a_label_are_not_judged(tmp_path: Path) -> None:
     write_predictions(tmp_path, predict([(-1, 0, 0.9), (1, 1, 0.9)]))
-    predictions = read_run(tmp_path).predictions
+    predictions = read_predictions(read_run(tmp_path))
     assert predictions is not None
     assert predictions.indices.tolist() == [1]
     write_predictions(tmp_path, predict([(-1, 0, 0.9)]))
-    assert read_run(tmp_path).predictions is None
+    assert read_predictions(read_run(tmp_path)) is None
 
 
 def test_summary_says_how_the_run_went(tmp_path: Path) -> None:

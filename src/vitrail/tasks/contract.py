@@ -14,6 +14,7 @@ from vitrail.data.contract import Batch
 from vitrail.data.loader import Loader
 from vitrail.data.sampler import Ranks
 from vitrail.models.contract import Model
+from vitrail.pages.frame import PageSection
 from vitrail.settings.recipe import Recipe
 
 B = TypeVar("B", bound=Batch)
@@ -29,6 +30,8 @@ class Measure:
     unit: str = "%"
     is_higher_better: bool = True
     digits: int = 2
+    is_headline: bool = False  # whether it is told beside the first one in a few words about a run
+    chart: str = ""  # title of the chart that it is drawn in; those of one title share it, none: not drawn
 
     def is_better(self, value: float, than: float) -> bool:
         """Whether one value of it is better than another."""
@@ -214,6 +217,17 @@ class Loaders:
     val: Loader
 
 
+class RunReader(Protocol):
+    """A run's folder, as the report looks at it."""
+
+    @property
+    def stage_recipe(self) -> Recipe | None:
+        """The recipe of the stage that the run has come to, where it can be read."""
+
+    def read(self, name: str, reader: Callable[[Path], Item], otherwise: Item) -> Item:
+        """What a file of the folder holds; one that can't be read is named in the report."""
+
+
 class Task(ABC, Generic[B]):
     """What is learnt in one stage of a run, by a recipe.
 
@@ -277,6 +291,16 @@ class Task(ABC, Generic[B]):
 
     def notes(self, loaders: Loaders) -> Iterator[Mapping[str, Any]]:
         """Further lines of metrics beside an evaluation; the main process asks, where the model is whole."""
+        return iter(())
+
+    @classmethod
+    def sections(cls, run: RunReader) -> Iterator[PageSection]:
+        """What the report of a run has to show of this task beside the course of its measures."""
+        return iter(())
+
+    @classmethod
+    def remarks(cls, run: RunReader) -> Iterator[str]:
+        """Lines for the terminal, when a run has ended."""
         return iter(())
 
     @property

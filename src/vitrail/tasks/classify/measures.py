@@ -2,12 +2,21 @@
 
 from vitrail.tasks.contract import Measure
 
+_ACCURACY = "Accuracy on val, %"
+
 MEASURES = (
-    Measure("top1", "top-1"),
+    Measure("top1", "top-1", chart=_ACCURACY),
     Measure("top5", "top-5"),
-    Measure("coarse_top1", "coarse top-1"),
-    Measure("mean_average_precision", "mean average precision"),
+    Measure("coarse_top1", "coarse top-1", is_headline=True, chart=_ACCURACY),
+    Measure("mean_average_precision", "mean average precision", is_headline=True, chart=_ACCURACY),
     Measure("class_mean_top1", "mean of classes"),
     Measure("calibration_error", "calibration error", is_higher_better=False),
-    Measure("negative_log_likelihood", "negative log-likelihood", unit="", is_higher_better=False, digits=4),
+    Measure(
+        "negative_log_likelihood",
+        "negative log-likelihood",
+        unit="",
+        is_higher_better=False,
+        digits=4,
+        chart="Loss on val",
+    ),
 )

@@ -1,17 +1,19 @@
 """Classification: a model with a linear head, trained on labels."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from vitrail.data.blend import Blend
 from vitrail.data.contract import Batch, Level
 from vitrail.models.contract import Model
+from vitrail.pages.frame import PageSection
 from vitrail.settings.recipe import Recipe
 from vitrail.tasks.classify.evaluator import ClassificationEvaluator
 from vitrail.tasks.classify.measures import MEASURES
+from vitrail.tasks.classify.report.sections import answer_remarks, answer_sections
 from vitrail.tasks.classify.settings import ClassifyRecipe, ObjectiveSettings
 from vitrail.tasks.classify.supervised import Supervised, balance_weights
-from vitrail.tasks.contract import Evaluator, Loaders, Measure, Objective, StepContext
+from vitrail.tasks.contract import Evaluator, Loaders, Measure, Objective, RunReader, StepContext
 from vitrail.tasks.images.image_task import ImageTask, require_classes
 from vitrail.tasks.images.initial_weights import make_backbone
 from vitrail.tasks.images.labelled_data import LabelledData, check_several_classes, count_labels, open_labelled
@@ -24,6 +26,16 @@ class Classify(ImageTask):
     measures: ClassVar[tuple[Measure, ...]] = MEASURES
     recipe: ClassifyRecipe
     blend: Blend | None
+
+    @classmethod
+    def sections(cls, run: RunReader) -> Iterator[PageSection]:
+        """Mistakes, calibration and accuracy by class."""
+        return answer_sections(run)
+
+    @classmethod
+    def remarks(cls, run: RunReader) -> Iterator[str]:
+        """What was most often mistaken."""
+        return answer_remarks(run)
 
     def open(self) -> LabelledData:
         """Images of at least two classes."""

@@ -1,6 +1,6 @@
 """Embeddings to search by: Grafit and the losses it is compared with, on a projector above a trunk."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -8,10 +8,12 @@ import torch
 from vitrail.data.contract import Batch
 from vitrail.heads.embed import EmbeddingModel, EmbeddingSettings
 from vitrail.models.contract import Model
+from vitrail.pages.frame import PageSection
 from vitrail.settings.recipe import Recipe
 from vitrail.tasks.classify.measures import MEASURES
+from vitrail.tasks.classify.report.sections import answer_remarks, answer_sections
 from vitrail.tasks.classify.task import make_supervised
-from vitrail.tasks.contract import Evaluator, Loaders, Measure, Objective
+from vitrail.tasks.contract import Evaluator, Loaders, Measure, Objective, RunReader
 from vitrail.tasks.embed.evaluator import NeighbourEvaluator, recompute
 from vitrail.tasks.embed.grafit import Grafit, LossWeights
 from vitrail.tasks.embed.memory import Memory, Processes
@@ -39,6 +41,16 @@ class Embed(ImageTask):
     def num_passes(self) -> int:
         """The memory is computed anew at the end."""
         return self.data.num_train if self.recipe.embedding.has_memory else 0
+
+    @classmethod
+    def sections(cls, run: RunReader) -> Iterator[PageSection]:
+        """Mistakes, calibration and accuracy by class."""
+        return answer_sections(run)
+
+    @classmethod
+    def remarks(cls, run: RunReader) -> Iterator[str]:
+        """What was most often mistaken."""
+        return answer_remarks(run)
 
     def open(self) -> LabelledData:
         """Images of one label each; of one class in all where images themselves are told apart."""

@@ -1,4 +1,4 @@
-"""The course of a run: accuracy, losses, learning rate, gradients and waiting, over its epochs."""
+"""The course of a run: measures, losses, learning rate, gradients and waiting, over its epochs."""
 
 import math
 from collections.abc import Sequence
@@ -7,10 +7,11 @@ from dataclasses import replace
 from vitrail.pages.charts import Axis, Band, Curve, LineChart, draw_charts, smooth
 from vitrail.pages.frame import PageSection
 from vitrail.pages.words import text
+from vitrail.tasks.contract import Measure
 from vitrail.training.runs.report.outcome import Outcome, describe_against, epoch_offsets, epochs_of
 from vitrail.training.runs.report.record import Line, RunRecord, number, stage_number
 
-_TOP1, _COARSE, _PUBLISHED = 0, 1, 2  # their colours
+_PUBLISHED = 2  # its colour
 
 
 def course_section(run: RunRecord, outcome: Outcome) -> PageSection:
@@ -21,14 +22,13 @@ def course_section(run: RunRecord, outcome: Outcome) -> PageSection:
 
 
 def _make_charts(course: "_Course") -> list[LineChart]:
-    top1 = course.measured("top1", label="top-1", colour=_TOP1)
-    coarse = course.measured("coarse_top1", label="coarse top-1", colour=_COARSE)
     loss, norm = course.logged("loss"), course.logged("gradient_norm")
     waiting = course.logged("data_wait", factor=100.0)
+    first, *others = course.measured_charts()
     return [
-        course.chart("Accuracy on val, %", [*course.published(), *coarse, *top1], limit=100.0, bands=course.bands()),
+        first,
         course.chart("Training loss", _with_smoothed(loss)),
-        course.chart("Loss on val", course.measured("negative_log_likelihood")),
+        *others,
         course.chart("Learning rate", course.logged("lr"), from_zero=True),
         course.chart("Norm of the gradient", _with_smoothed(norm)),
         course.chart("Time spent waiting for data, %", _with_smoothed(waiting), from_zero=True, limit=100.0),
@@ -56,14 +56,34 @@ class _Course:
         curves = _split(self.run.evaluations, self.judged, values)
         return [replace(curve, label=label, colour=colour) for curve in curves]
 
+    def measured_charts(self) -> list[LineChart]:
+        """A chart for each title that the measures of the task have; the first measure's has the published curve too."""
+        charts: dict[str, list[Measure]] = {}
+        for measure in self.run.measures:
+            charts.setdefault(measure.chart or "", []).append(measure)
+        main = self.run.measures[0].chart
+        drawn = []
+        for title, measures in sorted(charts.items(), key=lambda chart: chart[0] != main):
+            if not title:
+                continue
+            curves = [
+                curve
+                for colour, measure in reversed(list(enumerate(measures)))
+                for curve in self.measured(measure.key, label=measure.label if len(measures) > 1 else "", colour=colour)
+            ]
+            limit = 100.0 if measures[0].unit == "%" else math.inf
+            published, bands = (self.published(), self.bands()) if title == main else ([], [])
+            drawn.append(self.chart(title, [*published, *curves], limit=limit, bands=bands))
+        return drawn or [self.chart(self.run.measures[0].label, self.measured(self.run.measures[0].key))]
+
     def published(self) -> list[Curve]:
-        """The published accuracy."""
+        """The published course of the first measure."""
         values = [_against(line, "published") for line in self.run.evaluations]
         curves = _split(self.run.evaluations, self.judged, values)
         return [replace(curve, label="published", colour=_PUBLISHED, style="dashed") for curve in curves]
 
     def bands(self) -> list[Band]:
-        """What is close enough to the published accuracy."""
+        """What is close enough to the published course."""
         low = [_against(line, "low") for line in self.run.evaluations]
         high = [_against(line, "high") for line in self.run.evaluations]
         return [Band(self.judged, low, high, _PUBLISHED)]

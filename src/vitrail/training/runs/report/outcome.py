@@ -8,13 +8,14 @@ from itertools import pairwise
 import numpy as np
 
 from vitrail.pages.words import percent
+from vitrail.tasks.contract import Measure
 from vitrail.training.runs.report.record import Line, RunRecord, number, stage_number
 from vitrail.settings.text import stage_of
 
 # Of the time of a step: below the first, waiting for data costs nothing one would notice; above the second it is what
 # decides the speed.
 _LITTLE_WAITING, _MUCH_WAITING = 0.05, 0.2
-# An accuracy this much below the best one, in points, is worth a word.
+# A result this much worse than the best one is worth a word.
 _NOTABLE_LOSS = 0.5
 _SIDES = {"below": "below it", "above": "above it", "inside": "inside again"}
 
@@ -29,23 +30,26 @@ class Outcome:
     images_per_second: float  # of the last stage: its median
     data_wait: float  # share of the time in which the model waited for data, in the last stage
     is_complete: bool
+    measure: Measure  # what decides which evaluation is the best
     last: Line | None  # evaluation of the last stage
     best: Line | None  # of those of the last stage: stages may differ in their data
     epoch_of_best: float
 
     @property
     def has_fallen(self) -> bool:
-        """Whether the last accuracy is notably below the best."""
-        return number(self.best, "top1") - number(self.last, "top1") > _NOTABLE_LOSS
+        """Whether the last result is notably worse than the best."""
+        last, best = number(self.last, self.measure.key), number(self.best, self.measure.key)
+        return self.measure.is_better(best, last) and abs(best - last) > _NOTABLE_LOSS
 
     @property
     def verdict(self) -> str:
         """One line for a person."""
         done = "nothing is done yet" if math.isnan(self.epochs) else f"{describe_epochs(self)} are done"
-        top1 = number(self.last, "top1")
-        if not math.isnan(top1):
-            fallen = f", after {number(self.best, 'top1'):.1f} % at epoch {self.epoch_of_best:.4g}"
-            done += f": {top1:.1f} % top-1{fallen if self.has_fallen else ''}"
+        measure, value = self.measure, number(self.last, self.measure.key)
+        if not math.isnan(value):
+            best = measure.show(number(self.best, measure.key), digits=1)
+            fallen = f", after {best} at epoch {self.epoch_of_best:.4g}"
+            done += f": {measure.show(value, digits=1)} {measure.label}{fallen if self.has_fallen else ''}"
         return f"{'Finished' if self.is_complete else 'Not finished'}: {done}."
 
     @property
@@ -66,8 +70,12 @@ def measure_outcome(run: RunRecord) -> Outcome:
     offsets, stage = epoch_offsets(run), run.stage
     train = [line for line in run.train if stage_number(line) == stage]
     evaluations = [line for line in run.evaluations if stage_number(line) == stage]
-    judged = [line for line in evaluations if not math.isnan(number(line, "top1"))]
-    best = max(judged, key=lambda line: number(line, "top1"), default=None)
+    measure = run.measures[0]
+    best: Line | None = None
+    for line in evaluations:
+        value = number(line, measure.key)
+        if not math.isnan(value) and (best is None or measure.is_better(value, number(best, measure.key))):
+            best = line
     return Outcome(
         epochs=_largest(epochs_of([*train[-1:], *evaluations[-1:]], offsets)),
         planned_epochs=_plan_epochs(run),
@@ -75,6 +83,7 @@ def measure_outcome(run: RunRecord) -> Outcome:
         images_per_second=_median([number(line, "images_per_second") for line in train]),
         data_wait=_mean([number(line, "data_wait") for line in train]),
         is_complete=run.is_complete,
+        measure=measure,
         last=evaluations[-1] if evaluations else None,
         best=best,
         epoch_of_best=math.nan if best is None else epochs_of([best], offsets)[0],

@@ -10,47 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
-
 from vitrail.data.quarantine import Problem
 from vitrail.settings.recipe import Recipe
 from vitrail.settings.text import read_recipe, stage_of
+from vitrail.tasks import find_task
+from vitrail.tasks.contract import Measure, Task
 
 Line = Mapping[str, Any]  # of metrics.jsonl
 _Read = TypeVar("_Read")
-
-
-@dataclass(frozen=True)
-class Classes:
-    """The names of the classes and, where there is a coarser level, to which of its classes each belongs."""
-
-    names: tuple[str, ...] = ()
-    coarse_names: tuple[str, ...] = ()
-    coarse_of: tuple[int, ...] = ()
-
-    def name(self, index: int) -> str:
-        """Of a class; its number where the names are not known."""
-        return self.names[index] if 0 <= index < len(self.names) else f"class {index}"
-
-    def coarse(self, index: int) -> str | None:
-        """The coarse class of a class."""
-        return self.coarse_names[self.coarse_of[index]] if index < len(self.coarse_of) else None
-
-
-@dataclass(frozen=True, eq=False)
-class Predictions:
-    """The answers of an evaluation to the images that have a label; all arrays are [images]."""
-
-    indices: np.ndarray  # places in the data set
-    targets: np.ndarray
-    predicted: np.ndarray
-    confidence: np.ndarray  # probability of the predicted class
-    target_probability: np.ndarray
-
-    @property
-    def is_right(self) -> np.ndarray:
-        """Which answers are right."""
-        return self.predicted == self.targets
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,13 +27,30 @@ class RunRecord:
     folder: Path
     recipe: Recipe | None
     recipe_text: str
-    classes: Classes
     train: tuple[Line, ...]  # in the order of steps, each step once
     evaluations: tuple[Line, ...]
     plan: Mapping[str, Any]
     quarantine: tuple[Problem, ...]
-    predictions: Predictions | None
-    unreadable: tuple[str, ...]  # files that are there but can't be read, and why
+    unreadable: list[str]  # files that are there but can't be read, and why
+
+    def read(self, name: str, reader: Callable[[Path], _Read], otherwise: _Read) -> _Read:
+        """What a file of the folder holds; one that can't be read is noted."""
+        return _read_part(self.folder / name, reader, otherwise, unreadable=self.unreadable)
+
+    @property
+    def task(self) -> type[Task[Any]]:
+        """What was learnt; classification where nobody knows."""
+        name = self.stage_recipe.task if self.stage_recipe else Recipe.model_fields["task"].default
+        try:
+            return find_task(name)
+        except (ValueError, ImportError, AttributeError) as error:
+            self.unreadable.append(f"task {name}: {error}")
+            return find_task(Recipe.model_fields["task"].default)
+
+    @property
+    def measures(self) -> tuple[Measure, ...]:
+        """What evaluations give."""
+        return self.task.measures
 
     @property
     def stage(self) -> int:
@@ -107,13 +91,7 @@ def read_run(folder: Path) -> RunRecord:
     unreadable: list[str] = []
 
     def read(name: str, reader: Callable[[Path], _Read], otherwise: _Read) -> _Read:
-        if not (folder / name).exists():
-            return otherwise
-        try:
-            return reader(folder / name)
-        except (OSError, ValueError, TypeError, KeyError, csv.Error, zipfile.BadZipFile, zlib.error, EOFError) as error:
-            unreadable.append(f"{name}: {error}")
-            return otherwise
+        return _read_part(folder / name, reader, otherwise, unreadable=unreadable)
 
     recipe = read("recipe.yaml", _read_recipe, None)
     none: tuple[Line, ...] = ()
@@ -122,14 +100,22 @@ def read_run(folder: Path) -> RunRecord:
         folder=folder,
         recipe=recipe,
         recipe_text=read("recipe.yaml", _read_text, ""),
-        classes=read("task.json", _read_classes, read("classes.json", _read_classes, Classes())),
         train=_of_kind(lines, "train"),
         evaluations=_of_kind(lines, "eval"),
         plan=read("plan.json", _read_mapping, {}),
         quarantine=read("quarantine.csv", _read_quarantine, ()),
-        predictions=read("predictions.npz", _read_predictions, None),
-        unreadable=tuple(unreadable),
+        unreadable=unreadable,
     )
+
+
+def _read_part(path: Path, reader: Callable[[Path], _Read], otherwise: _Read, *, unreadable: list[str]) -> _Read:
+    if not path.exists():
+        return otherwise
+    try:
+        return reader(path)
+    except (OSError, ValueError, TypeError, KeyError, csv.Error, zipfile.BadZipFile, zlib.error, EOFError) as error:
+        unreadable.append(f"{path.name}: {error}")
+        return otherwise
 
 
 def _read_text(path: Path) -> str:
@@ -176,38 +162,7 @@ def _read_mapping(path: Path) -> Mapping[str, Any]:
     return content
 
 
-def _read_classes(path: Path) -> Classes:
-    content = _read_mapping(path)
-    names = tuple(str(name) for name in content["classes"])
-    coarse = content.get("coarse")
-    if not coarse:
-        return Classes(names)
-    coarse_names, coarse_of = tuple(str(name) for name in coarse["classes"]), tuple(int(of) for of in coarse["of"])
-    if len(coarse_of) != len(names) or not all(0 <= of < len(coarse_names) for of in coarse_of):
-        raise ValueError("gives no coarse class for each class")
-    return Classes(names, coarse_names, coarse_of)
-
-
 def _read_quarantine(path: Path) -> tuple[Problem, ...]:
     with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
         rows = csv.DictReader(file)
         return tuple(Problem(*(row.get(column) or "" for column in Problem._fields)) for row in rows)
-
-
-def _read_predictions(path: Path) -> Predictions | None:
-    with np.load(path, allow_pickle=False) as arrays:
-        indices, targets, predicted = (arrays[name] for name in ("indices", "targets", "predicted"))
-        confidence, target_probability = arrays["confidence"], arrays["target_probability"]
-    columns = (indices, targets, predicted, confidence, target_probability)
-    if any(column.shape != indices.shape or column.ndim != 1 for column in columns):
-        raise ValueError("its arrays are not all of one length")
-    has_label = (targets >= 0) & (predicted >= 0)
-    if not has_label.any():
-        return None
-    return Predictions(
-        indices=indices[has_label].astype(np.int64),
-        targets=targets[has_label].astype(np.int64),
-        predicted=predicted[has_label].astype(np.int64),
-        confidence=np.nan_to_num(confidence[has_label].astype(np.float64)),
-        target_probability=np.nan_to_num(target_probability[has_label].astype(np.float64)),
-    )

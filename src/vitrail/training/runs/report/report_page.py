@@ -1,20 +1,15 @@
-"""The page of a run: what every run has to tell, and what its answers come to."""
+"""The page of a run: what every run has to tell, and what its task adds."""
 
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from vitrail.data.contract import Dataset
 from vitrail.pages.frame import Page, PageSection, Verdict, render_page
 from vitrail.pages.tables import render_more, render_table
 from vitrail.pages.words import Html, count, text
 from vitrail.training.runs.checkpoint import write_whole
-from vitrail.training.runs.report.answers import calibrate, count_mistakes
-from vitrail.training.runs.report.classes import calibration_section, class_accuracy_section, pairs_section
 from vitrail.training.runs.report.curves import course_section
-from vitrail.training.runs.report.matrix import confusion_section
-from vitrail.training.runs.report.most_wrong import most_wrong_section
 from vitrail.training.runs.report.outcome import Outcome, describe_epochs, describe_seconds, measure_outcome
 from vitrail.training.runs.report.record import RunRecord, number, read_run
 from vitrail.training.runs.report.summary import title_of
@@ -22,18 +17,15 @@ from vitrail.training.runs.report.summary import title_of
 _MAX_QUARANTINED = 100
 
 
-def write_report(folder: Path, *, val: Dataset | None = None) -> Path:
-    """Write `report.html` into a run folder, of whatever is in it, and give its path.
-
-    The pictures are read from `val`, or from the data that the recipe names.
-    """
-    page = render_page(_make_page(read_run(folder), val=val))
+def write_report(folder: Path) -> Path:
+    """Write `report.html` into a run folder, of whatever is in it, and give its path."""
+    page = render_page(_make_page(read_run(folder)))
     path = folder / "report.html"
     write_whole(path, lambda file: file.write(page.encode("utf-8", "backslashreplace")))
     return path
 
 
-def _make_page(run: RunRecord, *, val: Dataset | None) -> Page:
+def _make_page(run: RunRecord) -> Page:
     outcome = measure_outcome(run)
     title = title_of(run)
     return Page(
@@ -41,35 +33,25 @@ def _make_page(run: RunRecord, *, val: Dataset | None) -> Page:
         kicker=f"vitrail train · {run.recipe.name}" if run.recipe else "vitrail train",
         window_title=f"Run: {title}",
         verdict=Verdict(outcome.verdict, "good" if outcome.is_complete else "look"),
-        cards=_make_cards(outcome),
-        sections=[course_section(run, outcome), *answer_sections(run, val=val), *_record_sections(run)],
+        cards=_make_cards(run, outcome),
+        sections=[course_section(run, outcome), *run.task.sections(run), *_record_sections(run)],
     )
 
 
-def _make_cards(outcome: Outcome) -> list[tuple[str, str]]:
-    last, best = outcome.last, outcome.best
+def _make_cards(run: RunRecord, outcome: Outcome) -> list[tuple[str, str]]:
+    first, *others = run.measures
+    measured = [
+        (first, outcome.last, f"{first.label}, last"),
+        (first, outcome.best, f"{first.label}, best (epoch {outcome.epoch_of_best:.4g})"),
+        *((measure, outcome.last, f"{measure.label}, last") for measure in others if measure.is_headline),
+    ]
     cards = [
-        (number(last, "top1"), "{:.1f} %", "top-1, last"),
-        (number(best, "top1"), "{:.1f} %", f"top-1, best (epoch {outcome.epoch_of_best:.4g})"),
-        (number(last, "coarse_top1"), "{:.1f} %", "coarse top-1, last"),
-        (number(last, "top5"), "{:.1f} %", "top-5, last"),
+        *((number(line, measure.key), measure.show(number(line, measure.key), digits=1), what) for measure, line, what in measured),
         (outcome.epochs, describe_epochs(outcome).removesuffix(" epochs"), "epochs"),
         (outcome.seconds, describe_seconds(outcome.seconds), "of training"),
-        (outcome.images_per_second, "{:,.0f}", "images per second"),
+        (outcome.images_per_second, f"{outcome.images_per_second:,.0f}", "images per second"),
     ]
-    return [(form.format(value), what) for value, form, what in cards if not math.isnan(value)]
-
-
-def answer_sections(run: RunRecord, *, val: Dataset | None) -> Iterator[PageSection]:
-    """What the answers of the last evaluation come to; nothing where there are none."""
-    if run.predictions is None:
-        return
-    mistakes = count_mistakes(run.predictions, num_classes=len(run.classes.names))
-    yield most_wrong_section(run, run.predictions, val=val)
-    yield confusion_section(mistakes, run.classes)
-    yield pairs_section(mistakes, run.classes)
-    yield calibration_section(calibrate(run.predictions))
-    yield class_accuracy_section(mistakes, run.classes)
+    return [(shown, what) for value, shown, what in cards if not math.isnan(value)]
 
 
 def _record_sections(run: RunRecord) -> Iterator[PageSection]:

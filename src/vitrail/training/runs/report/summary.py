@@ -4,11 +4,8 @@ import math
 from pathlib import Path
 
 from vitrail.pages.words import count, visible
-from vitrail.training.runs.report.answers import count_mistakes
-from vitrail.training.runs.report.outcome import describe_against, describe_seconds, measure_outcome
+from vitrail.training.runs.report.outcome import Outcome, describe_against, describe_seconds, measure_outcome
 from vitrail.training.runs.report.record import RunRecord, number, read_run
-
-_NUM_PAIRS = 3
 
 
 def title_of(run: RunRecord) -> str:
@@ -21,27 +18,27 @@ def title_of(run: RunRecord) -> str:
     )
 
 
+def headlines(run: RunRecord, outcome: Outcome) -> list[str]:
+    """What the last evaluation says beside the first measure, such as "97.0 % coarse top-1"."""
+    found = [(measure, number(outcome.last, measure.key)) for measure in run.measures[1:] if measure.is_headline]
+    return [f"{measure.show(value, digits=1)} {measure.label}" for measure, value in found if not math.isnan(value)]
+
+
 def summarize(folder: Path) -> str:
     """How a run went, in a few lines."""
     run = read_run(folder)
     outcome = measure_outcome(run)
     lines = [f"{title_of(run)}. {outcome.verdict}"]
-    coarse, speed = number(outcome.last, "coarse_top1"), outcome.images_per_second
+    speed = outcome.images_per_second
     details = [
-        "" if math.isnan(coarse) else f"{coarse:.1f} % coarse top-1",
+        *headlines(run, outcome),
         "" if math.isnan(outcome.seconds) else f"{describe_seconds(outcome.seconds)} of training",
         "" if math.isnan(speed) else f"{speed:,.0f} images/s",
     ]
     lines.append(", ".join(filter(None, details)))
     if not math.isnan(outcome.data_wait):
         lines.append(outcome.data_verdict)
-    if run.predictions is not None:
-        pairs = count_mistakes(run.predictions, num_classes=len(run.classes.names)).pairs[:_NUM_PAIRS]
-        named = (
-            f"{run.classes.name(pair.target)} for {run.classes.name(pair.predicted)} ({pair.num_images})"
-            for pair in pairs
-        )
-        lines.append(f"Most often mistaken: {', '.join(named)}." if pairs else "Not one mistake on val.")
+    lines += run.task.remarks(run)
     lines.append(describe_against(run) or "")
     skipped = number(run.train[-1] if run.train else None, "num_skipped")
     if not math.isnan(skipped):

@@ -8,14 +8,15 @@ from vitrail.pages.frame import PageSection
 from vitrail.pages.pictures import render_figure, render_image
 from vitrail.pages.tables import render_table
 from vitrail.pages.words import Html, count, text
+from vitrail.tasks.classify.report.answered import Classes, Predictions
+from vitrail.tasks.classify.report.answers import find_most_wrong
+from vitrail.tasks.contract import RunReader
 from vitrail.tasks.images.labelled_data import open_labelled
-from vitrail.training.runs.report.answers import find_most_wrong
-from vitrail.training.runs.report.record import Predictions, RunRecord
 
 _MAX_PICTURES = 28  # four rows, about 200 kB
 
 
-def most_wrong_section(run: RunRecord, predictions: Predictions, *, val: Dataset | None) -> PageSection:
+def most_wrong_section(run: RunReader, predictions: Predictions, classes: Classes) -> PageSection:
     """The mistakes of which the model was surest."""
     num_wrong, num_images = int((~predictions.is_right).sum()), len(predictions.targets)
     told = (
@@ -23,59 +24,58 @@ def most_wrong_section(run: RunRecord, predictions: Predictions, *, val: Dataset
         '<span class="wrong">answer</span> and the <span class="right">label</span>, with the probabilities it gave '
         "them. Look for wrong labels among them.</p>"
     )
-    return PageSection("Most wrong pictures", told + _show_most_wrong(run, predictions, val=val), anchor="most-wrong")
+    return PageSection("Most wrong pictures", told + _show_most_wrong(run, predictions, classes), anchor="most-wrong")
 
 
-def _show_most_wrong(run: RunRecord, predictions: Predictions, *, val: Dataset | None) -> str:
+def _show_most_wrong(run: RunReader, predictions: Predictions, classes: Classes) -> str:
     """The surest wrong answers: pictures where they can be had, else a table."""
     places = find_most_wrong(predictions, limit=_MAX_PICTURES)
     if not places:
         return "<p>There is not one mistake.</p>"
-    dataset, reason = _find_data(run, predictions, places, val=val)
+    dataset, reason = _find_data(run, predictions, classes, places)
     if dataset is None:
-        rows = ([str(predictions.indices[place]), *_describe(run, predictions, place)] for place in places)
+        rows = ([str(predictions.indices[place]), *_describe(predictions, classes, place)] for place in places)
         table = render_table(rows, columns=("image of val", "answer", "label"))
         return f'<p class="more">No pictures: {text(reason)}</p>{table}'
     pictures = Thumbnails(OpenedSource([dataset]), limit=_MAX_PICTURES)
-    figures = "".join(_render_figure(run, predictions, place, dataset, pictures) for place in places)
+    figures = "".join(_render_figure(predictions, classes, place, dataset, pictures) for place in places)
     return f'<div class="pictures even">{figures}</div>'
 
 
 def _find_data(
-    run: RunRecord, predictions: Predictions, places: list[int], *, val: Dataset | None
+    run: RunReader, predictions: Predictions, classes: Classes, places: list[int]
 ) -> tuple[Dataset | None, str]:
     """The val split, or why it can't be used."""
     recipe = run.stage_recipe
     if recipe is None:
         return None, "there is no recipe to say where the data is."
-    if val is None:
-        try:
-            val = open_labelled(recipe.data).val
-        except Exception as error:  # whatever has become of the data, there is a report
-            return None, f"the data cannot be opened ({error})."
+    try:
+        val = open_labelled(recipe.data).val
+    except Exception as error:  # whatever has become of the data, there is a report
+        return None, f"the data cannot be opened ({error})."
     level = val.level(recipe.data.level)
     for place in places:
         index, target = int(predictions.indices[place]), int(predictions.targets[place])
-        if index >= len(val) or level.is_multiple or level.classes[level.labels[index]] != run.classes.name(target):
+        if index >= len(val) or level.is_multiple or level.classes[level.labels[index]] != classes.name(target):
             return None, "the data is no longer what the run was evaluated on."
     return val, ""
 
 
 def _render_figure(
-    run: RunRecord, predictions: Predictions, place: int, dataset: Dataset, pictures: Thumbnails
+    predictions: Predictions, classes: Classes, place: int, dataset: Dataset, pictures: Thumbnails
 ) -> str:
     index = int(predictions.indices[place])
     where = dataset.locate(index)
     address = pictures.show(Place(path=where, split=dataset.split, index=index))
     name = where.replace("\\", "/").rpartition("/")[2]
-    caption = "<br>".join([*_describe(run, predictions, place), f"<small>{text(name)}</small>"])
+    caption = "<br>".join([*_describe(predictions, classes, place), f"<small>{text(name)}</small>"])
     return render_figure(render_image(address), caption, title=where)
 
 
-def _describe(run: RunRecord, predictions: Predictions, place: int) -> tuple[Html, Html]:
+def _describe(predictions: Predictions, classes: Classes, place: int) -> tuple[Html, Html]:
     """The answer and the label, with their probabilities."""
     answer, label = (
-        Html(f'<span class="{kind}">{text(run.classes.name(int(index)))}</span> {_percent(float(probability))}')
+        Html(f'<span class="{kind}">{text(classes.name(int(index)))}</span> {_percent(float(probability))}')
         for kind, index, probability in (
             ("wrong", predictions.predicted[place], predictions.confidence[place]),
             ("right", predictions.targets[place], predictions.target_probability[place]),

@@ -5,8 +5,8 @@ import numpy as np
 from vitrail.pages.axes import TEXT
 from vitrail.pages.frame import PageSection
 from vitrail.pages.words import count, percent, shorten, text
-from vitrail.training.runs.report.answers import Mistakes
-from vitrail.training.runs.report.record import Classes
+from vitrail.tasks.classify.report.answered import Classes
+from vitrail.tasks.classify.report.answers import Mistakes
 
 _MAX_CLASSES = 30
 _MAX_NUMBERED = 20  # with more classes there is no room for numbers in the cells
@@ -58,8 +58,8 @@ def _draw_matrix(mistakes: Mistakes, classes: Classes) -> str:
     )
     width, height = (1 + _LEAN) * room + cell * len(answers), room + cell * len(names) + 4
     return (
-        f'<div class="scroll"><svg class="matrix" viewBox="0 0 {width:.0f} {height:.0f}" style="max-width:{width:.0f}px;'
-        f'min-width:{_LEAST_SIZE * width:.0f}px" role="img" '
+        f'<div class="scroll"><svg class="matrix" viewBox="0 0 {width:.0f} {height:.0f}" '
+        f'style="max-width:{width:.0f}px;min-width:{_LEAST_SIZE * width:.0f}px" role="img" '
         f'aria-label="confusion matrix">{above}{beside}{cells}</svg></div>'
         f'<p class="more">{text(_describe(mistakes, shown, names))}</p>'
     )

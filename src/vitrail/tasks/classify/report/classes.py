@@ -6,8 +6,8 @@ from vitrail.pages.charts import colour_of
 from vitrail.pages.frame import PageSection
 from vitrail.pages.tables import render_table
 from vitrail.pages.words import Html, count, percent, text
-from vitrail.training.runs.report.answers import Calibration, Mistakes
-from vitrail.training.runs.report.record import Classes
+from vitrail.tasks.classify.report.answered import Classes
+from vitrail.tasks.classify.report.answers import Calibration, Mistakes
 
 _MAX_PAIRS = 15
 
@@ -43,9 +43,7 @@ def pairs_section(mistakes: Mistakes, classes: Classes) -> PageSection:
     )
     rest = sum(pair.num_images for pair in mistakes.pairs[_MAX_PAIRS:])
     more = f'<p class="more">and {count(rest, "image")} in other pairs</p>' if rest else ""
-    return PageSection(
-        "Most confused pairs", render_table(rows, style="tally") + more, anchor="pairs", is_narrow=True
-    )
+    return PageSection("Most confused pairs", render_table(rows, style="tally") + more, anchor="pairs", is_narrow=True)
 
 
 def _note_coarse(target: int, predicted: int, classes: Classes) -> str:
@@ -88,8 +86,8 @@ def _draw_reliability(calibration: Calibration, edges: list[float]) -> str:
             ((0.0, 100 * was), f'fill="{colour_of(0)}" stroke="var(--sheet)"'),
             ((100 * was, 100 * said), f'fill="{gap}" fill-opacity="0.28" stroke="{gap}"'),
         ):
-            parts.append(plot.draw_box(across=(edges[place], edges[place + 1]), upward=upward, paint=paint, title=title))
-    parts.append(
-        f'<polyline points="{plot.join([(0, 0), (100, 100)])}" stroke="var(--ink)" stroke-dasharray="5 4"/>'
-    )
+            parts.append(
+                plot.draw_box(across=(edges[place], edges[place + 1]), upward=upward, paint=paint, title=title)
+            )
+    parts.append(f'<polyline points="{plot.join([(0, 0), (100, 100)])}" stroke="var(--ink)" stroke-dasharray="5 4"/>')
     return render_svg("".join(parts), label="reliability")

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from vitrail.evaluation.classify import NUM_BINS
-from vitrail.training.runs.report.record import Predictions
+from vitrail.tasks.classify.report.answered import Predictions
 
 
 class Pair(NamedTuple):
