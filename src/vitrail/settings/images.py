@@ -49,3 +49,8 @@ class BlendSettings(Section):
     """how often anything is mixed"""
     per: Literal["batch", "pair"] = "batch"
     """one draw for all of a batch, or one for each pair"""
+
+    @property
+    def is_mixing(self) -> bool:
+        """Whether images are ever changed."""
+        return self.probability > 0.0 and (self.mixup > 0.0 or self.cutmix > 0.0)

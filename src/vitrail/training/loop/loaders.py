@@ -38,6 +38,7 @@ def make_loaders(
             seed=seed,
             ranks=ranks,
             num_micro_batches=num_parts,
+            keeps_pairs=recipe.blend.is_mixing,
             num_repeats=recipe.augmentation.repeats,
             groups=data.train.groups,
             weights=build.balanced_weights(data.labels) if recipe.data.balanced else None,
