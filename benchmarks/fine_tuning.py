@@ -26,7 +26,7 @@ from torchvision import datasets, transforms
 import vitrail
 from vitrail.data.augment import Augmentation
 from vitrail.data.blend import IMAGENET_MEAN, IMAGENET_STD, Normalize
-from vitrail.data.loader import Loader
+from vitrail.data.loader import ImageLoader
 from vitrail.data.sampler import Sampler
 from vitrail.models.contract import Model
 from vitrail.training.loop.freezing import freeze
@@ -93,7 +93,7 @@ def our_steps(folder: str) -> Callable[[], None]:
     data = vitrail.open_dataset(folder, "train")
     augmentation = Augmentation(image_size=SIZE, scale=(0.35, 1.0), colour_jitter=0.3)
     sampler = Sampler(len(data), batch_size=BATCH, num_micro_batches=BATCH // MICRO_BATCH)
-    loader, normalize = Loader(data, transform=augmentation, sampler=sampler), Normalize()
+    loader, normalize = ImageLoader(data, transform=augmentation, sampler=sampler), Normalize()
     batches = itertools.chain.from_iterable(loader.epoch(number) for number in itertools.count())
     model = student("all")
     optimizer = make_optimizer(model, OptimizerSettings(lr=2e-4))

@@ -22,7 +22,7 @@ from timm.data.loader import fast_collate
 
 from vitrail.data.augment import Augmentation, EvaluationView
 from vitrail.data.contract import Level
-from vitrail.data.loader import Loader, Transform
+from vitrail.data.loader import ImageLoader, Transform
 from vitrail.data.policies import RandAugment
 from vitrail.data.sampler import Sampler
 from vitrail.data.stored import FileDataset
@@ -83,7 +83,7 @@ def load_with_vitrail(paths: list[Path], transform: Transform) -> Callable[[], N
     level = Level(classes=("any",), labels=np.zeros(len(paths), dtype=np.int64))
     names = [path.name for path in paths]
     dataset = FileDataset(name="files", split="train", root=paths[0].parent, paths=names, levels={"label": level})
-    loader = Loader(dataset, transform=transform, sampler=Sampler(len(paths), batch_size=BATCH, is_training=False))
+    loader = ImageLoader(dataset, transform=transform, sampler=Sampler(len(paths), batch_size=BATCH, is_training=False))
     epochs = iter(range(1_000_000))
 
     def load() -> None:

@@ -5,21 +5,21 @@ import torch
 from timm.data.mixup import mixup_target
 
 from vitrail.data.blend import Blend, Mixing, Normalize
-from vitrail.data.contract import Batch
+from vitrail.data.contract import ImageBatch
 from vitrail.data.draws import Draws
 
 KEY = {"seed": 3, "epoch": 1, "step": 7}
 
 
-def make_batch(count: int = 8, *, side: int = 16, classes: int = 5) -> Batch:
+def make_batch(count: int = 8, *, side: int = 16, classes: int = 5) -> ImageBatch:
     """Every image is filled with its own place in the batch."""
     images = torch.arange(float(count)).view(-1, 1, 1, 1).expand(-1, 3, side, side)
     images = images.contiguous(memory_format=torch.channels_last)
-    return Batch(images=images, targets=torch.arange(count) % classes, indices=100 + torch.arange(count))
+    return ImageBatch(images=images, targets=torch.arange(count) % classes, indices=100 + torch.arange(count))
 
 
-def copy_of(batch: Batch) -> Batch:
-    return Batch(*(part.clone() for part in batch[:3]))
+def copy_of(batch: ImageBatch) -> ImageBatch:
+    return ImageBatch(*(part.clone() for part in batch[:3]))
 
 
 def test_normalizing_is_the_textbook_formula_in_every_channel() -> None:
@@ -130,7 +130,7 @@ def test_even_parts_are_mixed_as_the_whole(per: str, settings: Mapping[str, floa
     blend = Blend(num_classes=5, **settings, per=per)  # type: ignore[arg-type]
     whole = make_batch(12)
     whole.images.normal_(generator=torch.Generator().manual_seed(0))
-    cut = [Batch(*columns) for columns in zip(*(part.clone().split(parts) for part in whole[:3]), strict=True)]
+    cut = [ImageBatch(*columns) for columns in zip(*(part.clone().split(parts) for part in whole[:3]), strict=True)]
     together = blend(copy_of(whole), **KEY)
     apart = [blend(part, **KEY) for part in cut]
     for name in ("images", "targets", "indices"):
@@ -159,7 +159,7 @@ def test_pairs_are_drawn_one_by_one_from_their_indices() -> None:
     assert float(shares[1]) == pytest.approx(expected, abs=1e-6)
     torch.testing.assert_close(mixed.targets[2, 2:4], torch.tensor([1.0 - expected, expected]))
     # Another order of the pairs changes nothing about a pair.
-    other = blend(Batch(*(part[[4, 5, 0, 1, 2, 3]] for part in copy_of(batch)[:3])), **KEY)
+    other = blend(ImageBatch(*(part[[4, 5, 0, 1, 2, 3]] for part in copy_of(batch)[:3])), **KEY)
     assert torch.equal(other.images[4:], mixed.images[2:4])
 
 

@@ -74,10 +74,17 @@ def test_pairs_are_those_of_the_whole_batch_however_it_is_cut(
 @pytest.mark.parametrize("batch_size", [24, 48])
 def test_cuts_that_were_even_by_count_stay(batch_size: int) -> None:
     for num_ranks, num_micro_batches in itertools.product((1, 2, 3), (1, 2)):
-        settings = {"batch_size": batch_size, "num_micro_batches": num_micro_batches}
         for rank in range(num_ranks):
             by_pair, by_count = (
-                steps(Sampler(100, **settings, ranks=Ranks(rank, num_ranks), keeps_pairs=keeps))
+                steps(
+                    Sampler(
+                        100,
+                        batch_size=batch_size,
+                        ranks=Ranks(rank, num_ranks),
+                        num_micro_batches=num_micro_batches,
+                        keeps_pairs=keeps,
+                    )
+                )
                 for keeps in (True, False)
             )
             assert by_pair == by_count

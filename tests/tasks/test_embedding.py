@@ -18,8 +18,8 @@ from torch.nn import functional
 import vitrail
 from vitrail.cli import main
 from vitrail.data.blend import Normalize
-from vitrail.data.contract import Batch, Level
-from vitrail.data.loader import Loader
+from vitrail.data.contract import ImageBatch, Level
+from vitrail.data.loader import ImageLoader
 from vitrail.data.sampler import Sampler
 from vitrail.evaluation.probe_data import Labelled
 from vitrail.heads.embed import EmbeddingModel, EmbeddingSettings
@@ -83,7 +83,7 @@ def test_at_the_end_the_memory_holds_what_the_final_weights_say_of_the_training_
     assert isinstance(objective, dict)
     model, recipe = embedding_model(run.model), tiny_recipe(*GRAFIT)
     data = build.open_data(recipe)
-    loader = Loader(
+    loader = ImageLoader(
         data.train,
         transform=build.make_evaluation_view(recipe, model),
         sampler=Sampler(len(data.train), batch_size=64, is_training=False),
@@ -308,13 +308,13 @@ def test_a_plan_measures_a_step_with_views_and_clusters() -> None:
 def test_a_plan_counts_the_loading_of_all_views(monkeypatch: pytest.MonkeyPatch) -> None:
     loaded: list[tuple[int, ...]] = []
 
-    class Watched(Loader):
-        def epoch(self, number: int, *, start_step: int = 0) -> Iterator[Batch]:
+    class Watched(ImageLoader):
+        def epoch(self, number: int, *, start_step: int = 0) -> Iterator[ImageBatch]:
             for batch in super().epoch(number, start_step=start_step):
                 loaded.append(tuple(batch.images.shape[1:]))
                 yield batch
 
-    monkeypatch.setattr(planning, "Loader", Watched)
+    monkeypatch.setattr(planning, "ImageLoader", Watched)
     monkeypatch.setattr(planning, "_SECONDS", 0.0)
     recipe = tiny_recipe(*GRAFIT)
     planning.measure_loading(recipe, build.open_data(recipe), workers=0)
@@ -326,7 +326,7 @@ def test_a_batch_of_views_has_its_memory_of_first_views_only() -> None:
     assert isinstance(objective, Grafit)
     assert objective.memory is not None
     before = objective.memory.vectors.clone()
-    batch = Batch(torch.rand(3, 2, 3, 16, 16), torch.tensor([0, 1, 2]), torch.tensor([4, 7, 9]))
+    batch = ImageBatch(torch.rand(3, 2, 3, 16, 16), torch.tensor([0, 1, 2]), torch.tensor([4, 7, 9]))
     objective(model, batch)
     objective.after_step(model)
     moved = (objective.memory.vectors != before).any(dim=1).nonzero().flatten().tolist()

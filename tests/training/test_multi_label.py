@@ -25,6 +25,9 @@ class SeveralLabels(Dataset):
         labels[::5] = False
         self.levels = {"label": Level(level.classes, labels)}
 
+    def __len__(self) -> int:
+        return len(self.inner)
+
     def read(self, index: int) -> bytes | np.ndarray:
         return self.inner.read(index)
 

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple, get_args
 import torch
 from torch import Tensor
 
-from vitrail.data.contract import Batch
+from vitrail.data.contract import ImageBatch
 from vitrail.data.draws import Draws
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -74,8 +74,9 @@ class Blend:
     """Mixup (Zhang et al. 2018), CutMix (Yun et al. 2019) and label smoothing: a batch with soft targets.
 
     The image at place 2i is mixed with the one at 2i + 1, and the other way round; the last of an odd batch is left as
-    it is. The papers take any partner in the batch; with neighbours, however a batch is cut into contiguous even parts,
-    over processes or micro-batches, the same pairs are mixed in the same way.
+    it is. The papers take any partner in the batch; with neighbours, however the sampler cuts a batch between pairs,
+    over processes or micro-batches, the same pairs are mixed in the same way: the draws are keyed by the step, or by it
+    and the two samples, never by the part.
     """
 
     num_classes: int
@@ -105,7 +106,7 @@ class Blend:
         """Whether images are ever changed."""
         return self.probability > 0.0 and (self.mixup > 0.0 or self.cutmix > 0.0)
 
-    def __call__(self, batch: Batch, *, seed: int, epoch: int, step: int) -> Batch:
+    def __call__(self, batch: ImageBatch, *, seed: int, epoch: int, step: int) -> ImageBatch:
         """The batch with targets float32 [batch, classes]; its images, which must be normalised, change in place.
 
         A teacher's answers are mixed as the targets are.

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
-from vitrail.data.contract import Batch
+from vitrail.data.contract import ImageBatch as Batch
 
 
 class Losses(NamedTuple):

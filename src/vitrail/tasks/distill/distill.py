@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from vitrail.data.blend import Normalize
-from vitrail.data.contract import Batch
+from vitrail.data.contract import ImageBatch as Batch
 from vitrail.tasks.classify.supervised import Supervised, check_targets, joint_logits
 from vitrail.tasks.contract import Losses
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from vitrail.data.contract import Batch
+from vitrail.data.contract import ImageBatch as Batch
 from vitrail.heads.embed import Embedded
 from vitrail.tasks.classify.supervised import Supervised, check_targets
 from vitrail.tasks.contract import Losses

@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 
 from vitrail.data.augment import EvaluationView
-from vitrail.data.loader import Loader
+from vitrail.data.loader import ImageLoader
 from vitrail.data.quarantine import Quarantine, QuarantineSettings
 from vitrail.data.sampler import Ranks, Sampler
 from vitrail.settings.recipe import Recipe
@@ -24,12 +24,12 @@ def make_loaders(
     num_parts: int,
     device: torch.device,
     listing: Path | None,
-) -> tuple[Loader, Loader]:
+) -> tuple[ImageLoader, ImageLoader]:
     """The loaders of train, in `num_parts` micro-batches a step, and of val; broken files go to `listing`."""
     workers = build.count_workers(recipe, device)
     quarantine = Quarantine(QuarantineSettings(listing=listing, max_share=recipe.data.max_broken))
     has_teacher = recipe.teacher.model is not None
-    train = Loader(
+    train = ImageLoader(
         data.train,
         transform=build.make_augmentation(recipe),
         sampler=Sampler(
@@ -51,7 +51,7 @@ def make_loaders(
         pin_memory=device.type == "cuda",
     )
     val_batch = recipe.evaluation.batch_size or min(recipe.batch_size, _LARGEST_VAL_BATCH * ranks.num_ranks)
-    val = Loader(
+    val = ImageLoader(
         data.val,
         transform=view,
         sampler=Sampler(len(data.val), batch_size=val_batch, is_training=False, ranks=ranks),

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from vitrail.data.checks import as_pair
-from vitrail.data.loader import Loader
+from vitrail.data.loader import ImageLoader
 from vitrail.data.sampler import Sampler
 from vitrail.evaluation.average_precision import AveragePrecisionMeter
 from vitrail.evaluation.classify import ClassificationMeter
@@ -136,7 +136,7 @@ class _Projected(nn.Module):
 def _recompute(memory: Memory, stage: "Stage") -> None:
     """Fill the memory with embeddings of the training images, not augmented, by the weights as they are."""
     assert isinstance(stage.model, EmbeddingModel)
-    loader = Loader(
+    loader = ImageLoader(
         stage.data.train,
         transform=build.make_evaluation_view(stage.recipe, stage.model),
         sampler=Sampler(

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from vitrail.data.contract import Batch
+from vitrail.data.contract import ImageBatch as Batch
 from vitrail.evaluation.predict import autocast
 from vitrail.tasks.contract import Objective, Stateful
 

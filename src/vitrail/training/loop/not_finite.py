@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from vitrail.data.contract import Batch
+from vitrail.data.contract import ImageBatch as Batch
 from vitrail.data.draws import Draws
 from vitrail.evaluation.predict import autocast
 from vitrail.tasks.contract import Stateful

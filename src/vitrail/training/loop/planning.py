@@ -12,8 +12,8 @@ from torch import nn
 
 from vitrail.data.blend import Normalize
 from vitrail.data.checks import as_pair
-from vitrail.data.contract import Batch
-from vitrail.data.loader import Loader
+from vitrail.data.contract import ImageBatch as Batch
+from vitrail.data.loader import ImageLoader
 from vitrail.data.quarantine import Quarantine, QuarantineSettings
 from vitrail.data.sampler import Sampler
 from vitrail.evaluation.predict import autocast, choose_device, choose_precision
@@ -148,7 +148,7 @@ def measure_stage(
 
 def measure_loading(recipe: Recipe, data: build.Data, *, workers: int) -> float:
     """Training images a second, read and augmented, with nothing else going on."""
-    loader = Loader(
+    loader = ImageLoader(
         data.train,
         transform=build.make_augmentation(recipe),
         sampler=Sampler(

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from vitrail.data.blend import Normalize
 from vitrail.data.checks import as_pair
-from vitrail.data.contract import Batch
+from vitrail.data.contract import ImageBatch as Batch
 from vitrail.data.draws import Draws
+from vitrail.data.sampler import count_parts
 from vitrail.evaluation.predict import autocast, choose_precision
 from vitrail.heads.embed import EmbeddingModel
 from vitrail.settings.recipe import Recipe
@@ -110,7 +111,12 @@ class Stage:
         decay = recipe.regularisation.ema
         self.average = MovingAverage(self.model, decay=decay, warmup=True) if decay else None
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.dtype == torch.float16)
-        self.num_parts = -(-self._rank_batch // self.micro_batch)
+        self.num_parts = count_parts(
+            min(recipe.batch_size, len(self.data.train)),
+            num_ranks=self.world.num_ranks,
+            micro_batch=self.micro_batch,
+            keeps_pairs=recipe.blend.is_mixing,
+        )
         self.loader, self.val_loader = make_loaders(
             recipe,
             self.data,

@@ -15,7 +15,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from vitrail.data.contract import Batch
+from vitrail.data.contract import ImageBatch
 from vitrail.training.parallel.distributed import World
 
 
@@ -109,7 +109,7 @@ def use_divided_updates(optimizer: torch.optim.Optimizer) -> None:
             group["fused"] = False
 
 
-def in_step(batches: Iterable[Batch], *, world: World, image_size: tuple[int, int]) -> Iterator[Batch]:
+def in_step(batches: Iterable[ImageBatch], *, world: World, image_size: tuple[int, int]) -> Iterator[ImageBatch]:
     """As many batches in every process as in the one with most, for a forward pass that all take part in.
 
     A process that has none left gets an image with no index, whose answer is nobody's.
@@ -122,5 +122,5 @@ def in_step(batches: Iterable[Batch], *, world: World, image_size: tuple[int, in
             return
         if batch is None:
             none = torch.zeros(0, dtype=torch.int64)
-            batch = Batch(torch.zeros(1, 3, *image_size, dtype=torch.uint8), none, none)
+            batch = ImageBatch(torch.zeros(1, 3, *image_size, dtype=torch.uint8), none, none)
         yield batch
