@@ -18,7 +18,7 @@ ARROWS: dict[str, set[str]] = {
     "layers": set(),
     "models": {"layers"},
     "weights": {"vitrail", "layers", "models", "heads"},
-    "data": set(),
+    "data": {"settings"},
     "heads": {"layers", "models"},
     "evaluation": {"layers", "models", "data"},
     "explain": {"layers", "models", "heads", "data", "evaluation"},
@@ -45,14 +45,29 @@ def room_of(path: Path) -> str:
     return parts[0] if len(parts) > 1 else "vitrail"
 
 
+# A section of a recipe builds its part: what it is built of is imported inside its methods, so that reading a recipe
+# imports nothing heavy.
+LAZY = {"settings"}
+
+
 def imported_modules(path: Path) -> Iterator[str]:
-    """Every absolute import of a file, at its top or inside its functions."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    """Every absolute import of a file, at its top or, in rooms that are not lazy, inside its functions."""
+    is_lazy = room_of(path) in LAZY
+    waiting: list[ast.AST] = [ast.parse(path.read_text(encoding="utf-8"))]
+    while waiting:
+        node = waiting.pop()
+        if is_lazy and (isinstance(node, ast.FunctionDef) or _is_for_types(node)):
+            continue
+        waiting += ast.iter_child_nodes(node)
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import in line {node.lineno}"
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def _is_for_types(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))

@@ -10,7 +10,6 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from vitrail.data.augment import Augmentation
 from vitrail.data.contract import NO_LABEL, Batch, CropsBatch, Dataset, ImageBatch, Level, Sample
 from vitrail.data.decode import OpenedImage, open_image
 from vitrail.data.draws import Draws
@@ -21,8 +20,10 @@ from vitrail.data.sources.files import ImageFiles
 from vitrail.data.sources.shapes import ShapesDataset, open_shapes
 from vitrail.data.stored import ArrayDataset, without_labels
 from vitrail.evaluation.classify import ClassificationMeter
+from vitrail.settings.images import AugmentationSettings
 
-GLOBAL, LOCAL = Augmentation(32, scale=(0.4, 1.0)), Augmentation(16, scale=(0.05, 0.4), policy="three")
+GLOBAL = AugmentationSettings(scale=(0.4, 1.0)).build(image_size=32)
+LOCAL = AugmentationSettings(scale=(0.05, 0.4), policy="three").build(image_size=16)
 MULTI_CROP = Crops([GLOBAL, GLOBAL, LOCAL, LOCAL, LOCAL, LOCAL])
 
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from vitrail.data.blend import Blend, Normalize
 from vitrail.data.contract import ImageBatch
+from vitrail.settings.images import BlendSettings
 from vitrail.tasks.classify.supervised import Supervised
 from vitrail.tasks.distill.distill import Distill
 
@@ -95,7 +96,7 @@ def test_the_teacher_sees_the_pixels_of_the_mixed_image() -> None:
 
     bytes_ = torch.randint(256, (4, 3, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     batch = ImageBatch(GREY(bytes_), torch.tensor([0, 1, 2, 0]), torch.arange(4))
-    batch = Blend(num_classes=3, cutmix=0.0)(batch, seed=0, epoch=0, step=0)
+    batch = Blend(BlendSettings(mixup=0.8), num_classes=3, smoothing=0.1)(batch, seed=0, epoch=0, step=0)
     objective = Distill(supervised=Supervised(), teacher=teacher, normalize=GREY)
     objective(Says([[0.0] * 3] * 4), batch)
     torch.testing.assert_close(GREY.mean[0] + GREY.std[0] * batch.images, seen[0])

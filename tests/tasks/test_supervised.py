@@ -1,14 +1,16 @@
 """Supervised losses against sums done by hand, the papers' binary targets, and class weights."""
 
 import math
+from typing import Literal
 
 import pytest
 import torch
 from shrunk import NUM_CLASSES, images_for, small_model
 from torch import Tensor, nn
 
-from vitrail.data.blend import Blend, Per
+from vitrail.data.blend import Blend
 from vitrail.data.contract import ImageBatch
+from vitrail.settings.images import BlendSettings
 from vitrail.tasks.classify.supervised import Supervised, balance_weights, binary_targets
 from vitrail.tasks.contract import Losses, Objective
 
@@ -88,9 +90,11 @@ def test_binary_targets_of_smoothed_ones_tell_the_classes_in_the_picture_from_th
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("per", ["batch", "pair"])
-def test_binary_targets_of_blended_batches_name_the_classes_of_both_images(smoothing: float, per: Per) -> None:
+def test_binary_targets_of_blended_batches_name_the_classes_of_both_images(
+    smoothing: float, per: Literal["batch", "pair"]
+) -> None:
     num_classes, labels = 50, torch.tensor([3, 7, 4, 4, 0, 49])
-    blend = Blend(num_classes=num_classes, smoothing=smoothing, per=per)
+    blend = Blend(BlendSettings(mixup=0.8, cutmix=1.0, per=per), num_classes, smoothing)
     expected = torch.zeros(6, num_classes)
     for place in range(6):
         expected[place, [labels[place], labels[place ^ 1]]] = 1.0

@@ -31,7 +31,7 @@ def check_recipe(recipe: Recipe, labels: Level) -> None:
     blend = recipe.blend
     if labels.is_multiple:
         raise ValueError("images of this data have several labels: an embedding is learnt from one label an image")
-    if blend.probability > 0.0 and (blend.mixup > 0.0 or blend.cutmix > 0.0):
+    if blend.is_mixing:
         raise ValueError("an embedding is learnt from whole images: set blend.probability=0")
     if recipe.teacher.model is not None:
         raise ValueError("an embedding is learnt without a teacher: leave teacher out, or embedding.projector")

@@ -16,8 +16,6 @@ from torch.utils.checkpoint import checkpoint
 from vitrail.data.augment import Augmentation, EvaluationView
 from vitrail.data.blend import Blend, Normalize
 from vitrail.data.contract import Dataset, Level
-from vitrail.data.datasets import open_dataset
-from vitrail.data.policies import RandAugment
 from vitrail.heads.embed import EmbeddingModel, trunk_of
 from vitrail.models.catalog import create_model
 from vitrail.models.contract import Model
@@ -70,14 +68,7 @@ class Data:
 def open_data(recipe: Recipe) -> Data:
     """Both splits, without the samples in quarantine."""
     settings = recipe.data
-    if settings.spec is None:
-        raise ValueError("no data given: add data=FOLDER, or the name of a data set such as data=fashion")
-    exclude = Path(settings.quarantine) if settings.quarantine else None
-    train = open_dataset(settings.spec, "train", val_share=settings.val_share, exclude=exclude)
-    if settings.val is None:
-        val = open_dataset(settings.spec, "val", val_share=settings.val_share, exclude=exclude)
-    else:
-        val = open_dataset(settings.val, "val", val_share=settings.val_share)
+    train, val = settings.open()
     level = settings.level or next(iter(train.levels))
     classes = train.level(level).classes
     if val.level(level).classes != classes:
@@ -180,21 +171,7 @@ def read_classes(folder: Path) -> tuple[str, ...] | None:
 
 def make_augmentation(recipe: Recipe) -> Augmentation:
     """The transform of training images."""
-    settings = recipe.augmentation
-    policy: Any = settings.policy
-    if policy == "rand":
-        policy = RandAugment(magnitude=settings.magnitude, noise=settings.magnitude_noise)
-    return Augmentation(
-        image_size=recipe.image_size,
-        crop=settings.crop,
-        scale=settings.scale,
-        ratio=settings.ratio,
-        interpolation=settings.interpolation,
-        flip=settings.flip,
-        policy=policy,
-        colour_jitter=settings.colour_jitter,
-        erasing=settings.erasing,
-    )
+    return recipe.augmentation.build(image_size=recipe.image_size)
 
 
 def make_evaluation_view(recipe: Recipe, model: Model) -> EvaluationView:
@@ -208,17 +185,7 @@ def make_evaluation_view(recipe: Recipe, model: Model) -> EvaluationView:
 
 def make_blend(recipe: Recipe, *, num_classes: int) -> Blend | None:
     """What mixes images and labels, or None where nothing does."""
-    settings, smoothing = recipe.blend, recipe.objective.smoothing
-    blend = Blend(
-        num_classes=num_classes,
-        mixup=settings.mixup,
-        cutmix=settings.cutmix,
-        switch=settings.switch,
-        probability=settings.probability,
-        smoothing=smoothing,
-        per=settings.per,
-    )
-    return blend if blend.is_mixing else None
+    return recipe.blend.build(num_classes=num_classes, smoothing=recipe.objective.smoothing)
 
 
 def make_objective(
