@@ -24,11 +24,11 @@ from torch.utils.data import DataLoader
 from torchvision import datasets, transforms
 
 import vitrail
-from vitrail.data.augment import Augmentation
 from vitrail.data.blend import IMAGENET_MEAN, IMAGENET_STD, Normalize
-from vitrail.data.loader import Loader
+from vitrail.data.loader import ImageLoader
 from vitrail.data.sampler import Sampler
 from vitrail.models.contract import Model
+from vitrail.settings.images import AugmentationSettings
 from vitrail.training.loop.freezing import freeze
 from vitrail.training.loop.optimizer import OptimizerSettings, make_optimizer
 
@@ -91,9 +91,9 @@ def memory_of(part: str) -> float:
 def our_steps(folder: str) -> Callable[[], None]:
     """Steps on the folder with our loader, model and optimizer."""
     data = vitrail.open_dataset(folder, "train")
-    augmentation = Augmentation(image_size=SIZE, scale=(0.35, 1.0), colour_jitter=0.3)
+    augmentation = AugmentationSettings(scale=(0.35, 1.0), colour_jitter=0.3).build(image_size=SIZE)
     sampler = Sampler(len(data), batch_size=BATCH, num_micro_batches=BATCH // MICRO_BATCH)
-    loader, normalize = Loader(data, transform=augmentation, sampler=sampler), Normalize()
+    loader, normalize = ImageLoader(data, transform=augmentation, sampler=sampler), Normalize()
     batches = itertools.chain.from_iterable(loader.epoch(number) for number in itertools.count())
     model = student("all")
     optimizer = make_optimizer(model, OptimizerSettings(lr=2e-4))

@@ -20,12 +20,13 @@ from measure import best_times, in_fresh_process, machine, summarize
 from PIL import Image
 from timm.data.loader import fast_collate
 
-from vitrail.data.augment import Augmentation, EvaluationView
+from vitrail.data.augment import EvaluationView
 from vitrail.data.contract import Level
-from vitrail.data.loader import Loader, Transform
-from vitrail.data.policies import RandAugment
+from vitrail.data.loader import ImageLoader
 from vitrail.data.sampler import Sampler
+from vitrail.data.samples import Transform
 from vitrail.data.stored import FileDataset
+from vitrail.settings.images import AugmentationSettings
 
 BATCH = 64
 NUM_IMAGES = 128
@@ -38,11 +39,16 @@ THREE: dict[str, object] = {"is_training": True, "auto_augment": "3a", "color_ji
 RAND: dict[str, object] = {"is_training": True, "auto_augment": "rand-m9-inc1"}
 CASES: list[tuple[str, str, dict[str, object], Transform]] = [
     # name, folder, timm's settings, ours
-    ("RandomResizedCrop + flip", "images", TRAINING, Augmentation()),
-    ("3-Augment + jitter 0.3", "images", THREE, Augmentation(policy="three", colour_jitter=0.3)),
-    ("RandAugment 9", "images", RAND, Augmentation(policy=RandAugment(noise=0.0))),
+    ("RandomResizedCrop + flip", "images", TRAINING, AugmentationSettings().build(image_size=224)),
+    (
+        "3-Augment + jitter 0.3",
+        "images",
+        THREE,
+        AugmentationSettings(policy="three", colour_jitter=0.3).build(image_size=224),
+    ),
+    ("RandAugment 9", "images", RAND, AugmentationSettings(policy="rand", magnitude_noise=0.0).build(image_size=224)),
     ("evaluation 224 / 0.875", "images", {"crop_pct": 0.875}, EvaluationView()),
-    ("RandomResizedCrop + flip, 2000 x 1500", "photographs", TRAINING, Augmentation()),
+    ("RandomResizedCrop + flip, 2000 x 1500", "photographs", TRAINING, AugmentationSettings().build(image_size=224)),
     ("evaluation 224 / 0.875, 2000 x 1500", "photographs", {"crop_pct": 0.875}, EvaluationView()),
 ]
 
@@ -83,7 +89,7 @@ def load_with_vitrail(paths: list[Path], transform: Transform) -> Callable[[], N
     level = Level(classes=("any",), labels=np.zeros(len(paths), dtype=np.int64))
     names = [path.name for path in paths]
     dataset = FileDataset(name="files", split="train", root=paths[0].parent, paths=names, levels={"label": level})
-    loader = Loader(dataset, transform=transform, sampler=Sampler(len(paths), batch_size=BATCH, is_training=False))
+    loader = ImageLoader(dataset, transform=transform, sampler=Sampler(len(paths), batch_size=BATCH, is_training=False))
     epochs = iter(range(1_000_000))
 
     def load() -> None:

@@ -3,18 +3,22 @@ import pickle
 from collections.abc import Callable
 from dataclasses import replace
 from io import BytesIO
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
-from vitrail.data.augment import Augmentation, EvaluationView
+from vitrail.data.augment import Augmentation, EvaluationView, Step
 from vitrail.data.decode import OpenedImage, open_image
 from vitrail.data.draws import Draws
 from vitrail.data.erasing import RandomErasing
 from vitrail.data.geometry import plan_centre_crop
-from vitrail.data.policies import AutoAugment, RandAugment, ThreeAugment, TrivialAugment
+from vitrail.data.policies import AutoAugment, ColourJitter, RandAugment, ThreeAugment, TrivialAugment
+from vitrail.settings.images import AugmentationSettings
+from vitrail.settings.recipe import Recipe
+from vitrail.settings.text import change
 
 
 def make_array(height: int = 120, width: int = 160) -> np.ndarray:
@@ -37,13 +41,23 @@ def make_image() -> OpenedImage:
     return open_image(make_array())
 
 
+def augmentation(
+    image_size: int | tuple[int, int] = 224, *, steps: tuple[Step | None, ...] | None = None, **settings: Any
+) -> Augmentation:
+    return Augmentation(image_size, AugmentationSettings(**settings), steps)
+
+
+def changed(plain: Augmentation, **settings: Any) -> Augmentation:
+    return replace(plain, settings=plain.settings.model_copy(update=settings))
+
+
 SETTINGS = [
-    Augmentation(image_size=64),
-    Augmentation(image_size=(48, 64), crop="simple", policy="three", colour_jitter=0.3),
-    Augmentation(image_size=64, crop="evaluation", flip=0.0, erasing=1.0),
-    Augmentation(image_size=64, policy=RandAugment(magnitude=7), interpolation="random", erasing=0.25),
-    Augmentation(image_size=64, policy="auto", vertical_flip=0.5),
-    Augmentation(image_size=64, policy=TrivialAugment(), colour_jitter=(0.4, 0.4, 0.4, 0.1)),
+    augmentation(image_size=64),
+    augmentation(image_size=(48, 64), crop="simple", policy="three", colour_jitter=0.3),
+    augmentation(image_size=64, crop="evaluation", flip=0.0, erasing=1.0),
+    augmentation(image_size=64, policy="rand", magnitude=7, interpolation="random", erasing=0.25),
+    augmentation(image_size=64, policy="auto", vertical_flip=0.5),
+    augmentation(image_size=64, steps=(TrivialAugment(), None, ColourJitter(0.4, 0.4, 0.4, 0.1))),
     EvaluationView(image_size=64),
 ]
 
@@ -70,20 +84,20 @@ def test_a_transform_arrives_in_another_process_as_it_was(transform: Augmentatio
 
 
 def test_other_draws_give_another_picture() -> None:
-    transform = Augmentation(image_size=32)
+    transform = augmentation(image_size=32)
     pictures = {transform(make_image(), Draws(key)).numpy().tobytes() for key in range(50)}
     assert len(pictures) == 50
 
 
 def test_a_policy_by_name_is_the_one_with_its_usual_settings() -> None:
-    for name, policy in (("three", ThreeAugment()), ("rand", RandAugment()), ("auto", AutoAugment())):
-        by_name, by_settings = Augmentation(image_size=32, policy=name), Augmentation(image_size=32, policy=policy)
+    for name, policy in (("three", ThreeAugment()), ("rand", RandAugment(9.0, 0.5)), ("auto", AutoAugment())):
+        by_name, by_settings = augmentation(image_size=32, policy=name), augmentation(image_size=32, steps=(policy,))
         for key in range(5):
             assert torch.equal(by_name(make_image(), Draws(key)), by_settings(make_image(), Draws(key)))
 
 
 def test_the_centre_is_taken_as_in_evaluation() -> None:
-    centre = Augmentation(image_size=64, crop="evaluation", crop_ratio=0.9, flip=0.0)
+    centre = augmentation(image_size=64, crop="evaluation", crop_ratio=0.9, flip=0.0)
     view = EvaluationView(image_size=64, crop_ratio=0.9)
     plan = plan_centre_crop((120, 160), image_size=(64, 64), crop_ratio=0.9)
     expected = plan.apply(make_image())
@@ -99,18 +113,15 @@ def test_evaluation_can_be_bilinear() -> None:
 
 @pytest.mark.parametrize("image_size", [5, 6, 7, 8])
 def test_the_simple_crop_makes_small_pictures_too(image_size: int) -> None:
-    transform = Augmentation(image_size, crop="simple")
+    transform = augmentation(image_size, crop="simple")
     for key in range(100):
         assert transform(make_image(), Draws(key)).shape == (3, image_size, image_size)
 
 
-def test_numbers_of_numpy_and_lists_are_settings_too() -> None:
-    assert Augmentation(np.int64(64)) == Augmentation(64)
-    assert type(Augmentation(np.int64(64)).image_size) is int
+def test_a_size_may_be_of_numpy_or_a_list() -> None:
+    assert augmentation(np.int64(64)) == augmentation(64)
+    assert type(augmentation(np.int64(64)).image_size) is int
     assert EvaluationView([np.int64(48), 64]).image_size == (48, 64)  # type: ignore[arg-type]
-    assert Augmentation(flip=np.float32(0.5), erasing=np.float64(0.25))._steps[2] == RandomErasing(0.25)
-    by_list, by_tuple = Augmentation(64, colour_jitter=[0.3, 0.3, 0.3]), Augmentation(64, colour_jitter=(0.3, 0.3, 0.3))
-    assert torch.equal(by_list(make_image(), Draws(0)), by_tuple(make_image(), Draws(0)))
 
 
 # Independence of choices
@@ -118,12 +129,12 @@ def test_numbers_of_numpy_and_lists_are_settings_too() -> None:
 
 @pytest.mark.parametrize("size", [(120, 160), (480, 640), (30, 400)])
 def test_steps_behind_the_crop_do_not_move_it(size: tuple[int, int]) -> None:
-    plain = Augmentation(image_size=64)
+    plain = augmentation(image_size=64)
     others = [
-        replace(plain, policy="three"),
-        replace(plain, policy="rand", colour_jitter=0.3, erasing=0.5),
-        replace(plain, interpolation="random"),
-        replace(plain, flip=0.9, vertical_flip=0.5),
+        changed(plain, policy="three"),
+        changed(plain, policy="rand", colour_jitter=0.3, erasing=0.5),
+        changed(plain, interpolation="random"),
+        changed(plain, flip=0.9, vertical_flip=0.5),
     ]
     for key in range(20):
         plan = plain.plan(size, Draws(key))
@@ -132,11 +143,12 @@ def test_steps_behind_the_crop_do_not_move_it(size: tuple[int, int]) -> None:
 
 
 def test_a_step_does_not_change_what_the_next_one_draws() -> None:
-    erased = Augmentation(image_size=64, erasing=1.0)
-    both = replace(erased, policy=RandAugment(probability=0.0), vertical_flip=0.3)
-    noise_only = replace(erased, crop="evaluation", flip=0.0)
+    erased = augmentation(image_size=64, erasing=1.0)
+    unmoved = RandAugment(9.0, 0.5, probability=0.0)
+    both = replace(changed(erased, vertical_flip=0.3), own_steps=(unmoved, None, RandomErasing(1.0)))
+    noise_only = changed(erased, crop="evaluation", flip=0.0)
     for key in range(10):
-        plain = replace(noise_only, erasing=0.0)(make_image(), Draws(key))
+        plain = changed(noise_only, erasing=0.0)(make_image(), Draws(key))
         box = (noise_only(make_image(), Draws(key)) != plain).any(dim=0)
         rows, columns = box.any(dim=1).nonzero().flatten(), box.any(dim=0).nonzero().flatten()
         inner = (slice(None), slice(rows[0], rows[-1] + 1), slice(columns[0], columns[-1] + 1))
@@ -147,7 +159,7 @@ def test_a_step_does_not_change_what_the_next_one_draws() -> None:
 
 def test_a_jpeg_decoded_smaller_gives_nearly_the_same_picture() -> None:
     data = make_jpeg(900, 1200)
-    transform = Augmentation(image_size=32, scale=(0.5, 1.0), colour_jitter=0.3)
+    transform = augmentation(image_size=32, scale=(0.5, 1.0), colour_jitter=0.3)
     opened = open_image(data)
     in_full = open_image(opened.pixels().permute(1, 2, 0).numpy())  # an array is never decoded smaller
     assert transform.plan((900, 1200), Draws(0)).shrink == 8
@@ -157,18 +169,18 @@ def test_a_jpeg_decoded_smaller_gives_nearly_the_same_picture() -> None:
 
 
 def test_flips_come_as_often_as_asked() -> None:
-    transform = Augmentation(flip=0.5, vertical_flip=0.2)
+    transform = augmentation(flip=0.5, vertical_flip=0.2)
     plans = [transform.plan((100, 100), Draws(key)) for key in range(2000)]
     assert 920 < sum(plan.is_flipped for plan in plans) < 1080
     assert 340 < sum(plan.is_upside_down for plan in plans) < 460
-    never = Augmentation(flip=0.0)
+    never = augmentation(flip=0.0)
     assert not any(never.plan((100, 100), Draws(key)).is_flipped for key in range(100))
 
 
 def test_the_plan_serves_a_mask() -> None:
     array = np.zeros((60, 80), dtype=np.uint8)
     array[20:40, 30:60] = 255
-    transform = Augmentation(image_size=32)
+    transform = augmentation(image_size=32)
     for key in range(10):
         pixels = transform(open_image(array), Draws(key))
         mask = transform.plan((60, 80), Draws(key)).apply_to_mask(torch.from_numpy(array))
@@ -222,40 +234,15 @@ def test_erased_pixels_are_normal_noise_with_the_mean_and_spread_of_imagenet() -
     [
         (lambda: Augmentation(image_size=0), "the image size is 0"),
         (lambda: Augmentation(image_size=(224, 224, 3)), "the image size is"),  # type: ignore[arg-type]
-        (lambda: Augmentation(image_size=4, crop="simple"), "mirrors 4 pixels: the image size 4 is too small"),
-        (lambda: Augmentation(crop="centre"), "unknown crop 'centre'; known are: resized, simple, evaluation"),
-        (lambda: Augmentation(scale=(1.0, 0.08)), "the scale of the crop is"),
-        (lambda: Augmentation(scale=(0.5, 1.5)), "at most 1.0"),
-        (lambda: Augmentation(scale=(0.0, 1.0)), "above 0.0"),
-        (lambda: Augmentation(ratio=(2.0, 1.0)), "the ratio of the crop is"),
-        (lambda: Augmentation(crop_ratio=1.2), "the crop ratio is"),
-        (lambda: Augmentation(interpolation="nearest"), "unknown interpolation 'nearest'"),
-        (lambda: Augmentation(flip=1.5), "the probability of a flip is 1.5"),
-        (lambda: Augmentation(vertical_flip=-0.1), "the probability of a vertical flip is -0.1"),
-        (lambda: Augmentation(policy="random"), "unknown policy 'random'; known are: three, rand, auto, trivial"),
-        (lambda: Augmentation(policy=3), "unknown policy 3"),  # type: ignore[arg-type]
-        (lambda: Augmentation(colour_jitter=-0.3), "the jitter of brightness is -0.3"),
-        (lambda: Augmentation(colour_jitter=(0.3, 0.3)), "the colour jitter is"),
-        (lambda: Augmentation(erasing=1.5), "the probability of erasing is 1.5"),
+        (lambda: augmentation(image_size=4, crop="simple"), "mirrors 4 pixels: the image size 4 is too small"),
         (lambda: Augmentation(224.0), "the image size is 224.0; give a whole number"),  # type: ignore[arg-type]
         (lambda: Augmentation(True), "the image size is True; give a whole number"),
         (lambda: Augmentation((224, True)), r"the image size is \(224, True\)"),
         (lambda: Augmentation("224"), "the image size is '224'"),  # type: ignore[arg-type]
         (lambda: Augmentation(None), "the image size is None"),  # type: ignore[arg-type]
         (lambda: EvaluationView(224.0), "the image size is 224.0"),  # type: ignore[arg-type]
-        (lambda: Augmentation(scale=0.5), "the scale of the crop is 0.5; give a smaller"),  # type: ignore[arg-type]
-        (lambda: Augmentation(scale=("a", "b")), "the scale of the crop is"),  # type: ignore[arg-type]
-        (lambda: Augmentation(ratio=(1.0, math.inf)), "the ratio of the crop is"),
-        (lambda: Augmentation(flip="a"), "the probability of a flip is 'a'"),  # type: ignore[arg-type]
-        (lambda: Augmentation(crop_ratio="a"), "the crop ratio is 'a'"),  # type: ignore[arg-type]
-        (lambda: Augmentation(erasing="a"), "the probability of erasing is 'a'"),  # type: ignore[arg-type]
-        (lambda: Augmentation(erasing=True), "the probability of erasing is True"),
-        (lambda: Augmentation(colour_jitter="a"), "the colour jitter is 'a'"),  # type: ignore[arg-type]
-        (lambda: Augmentation(colour_jitter=[0.3, 0.3]), "the colour jitter is"),
-        (lambda: Augmentation(colour_jitter=None), "the jitter of brightness is None"),  # type: ignore[arg-type]
-        (lambda: Augmentation(colour_jitter=math.inf), "the jitter of brightness is inf"),
-        (lambda: RandomErasing(area=0.5), "the area of erasing is 0.5"),  # type: ignore[arg-type]
-        (lambda: RandomErasing(area=(0.5, 2.0)), "the area of erasing is"),
+        (lambda: RandomErasing(0.25, area=0.5), "the area of erasing is 0.5"),  # type: ignore[arg-type]
+        (lambda: RandomErasing(0.25, area=(0.5, 2.0)), "the area of erasing is"),
         (lambda: EvaluationView(image_size=-1), "the image size is -1"),
         (lambda: EvaluationView(crop_ratio=0.0), "the crop ratio is 0.0; it must be above 0 and at most 1"),
         (lambda: EvaluationView(interpolation="random"), "unknown interpolation of a test picture 'random'"),
@@ -265,3 +252,36 @@ def test_settings_that_make_no_sense_are_errors_of_one_line(make: Callable[[], o
     with pytest.raises(ValueError, match=message) as caught:
         make()
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"crop": "centre"}, "'resized', 'simple' or 'evaluation'"),
+        ({"scale": (1.0, 0.08)}, "give a smaller and a larger number, above 0"),
+        ({"scale": (0.5, 1.5)}, "at most 1"),
+        ({"scale": (0.0, 1.0)}, "above 0"),
+        ({"scale": 0.5}, "tuple"),
+        ({"ratio": (2.0, 1.0)}, "give a smaller and a larger number"),
+        ({"ratio": (1.0, "a")}, "valid number"),
+        ({"crop_ratio": 1.2}, "less than or equal to 1"),
+        ({"interpolation": "nearest"}, "'bicubic', 'bilinear' or 'random'"),
+        ({"flip": 1.5}, "less than or equal to 1"),
+        ({"vertical_flip": -0.1}, "greater than or equal to 0"),
+        ({"policy": "random"}, "'three', 'rand', 'auto' or 'trivial'"),
+        ({"magnitude": 11}, "less than or equal to 10"),
+        ({"colour_jitter": -0.3}, "greater than or equal to 0"),
+        ({"erasing": True}, "true and false are no values"),
+    ],
+)
+def test_settings_are_checked_when_they_are_made(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        AugmentationSettings(**settings)
+    [(name, value)] = settings.items()
+    with pytest.raises(ValueError, match=rf"^[^\n]*augmentation\.{name}\S* cannot be .*{message}[^\n]*$"):
+        change(Recipe(), {f"augmentation.{name}": value})
+
+
+def test_a_section_builds_its_augmentation() -> None:
+    settings = AugmentationSettings(policy="three")
+    assert settings.build(image_size=64) == Augmentation(64, settings)

@@ -1,25 +1,32 @@
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 import torch
 from timm.data.mixup import mixup_target
 
 from vitrail.data.blend import Blend, Mixing, Normalize
-from vitrail.data.contract import Batch
+from vitrail.data.contract import ImageBatch
 from vitrail.data.draws import Draws
+from vitrail.settings.images import BlendSettings
 
 KEY = {"seed": 3, "epoch": 1, "step": 7}
 
 
-def make_batch(count: int = 8, *, side: int = 16, classes: int = 5) -> Batch:
+def make_batch(count: int = 8, *, side: int = 16, classes: int = 5) -> ImageBatch:
     """Every image is filled with its own place in the batch."""
     images = torch.arange(float(count)).view(-1, 1, 1, 1).expand(-1, 3, side, side)
     images = images.contiguous(memory_format=torch.channels_last)
-    return Batch(images=images, targets=torch.arange(count) % classes, indices=100 + torch.arange(count))
+    return ImageBatch(images=images, targets=torch.arange(count) % classes, indices=100 + torch.arange(count))
 
 
-def copy_of(batch: Batch) -> Batch:
-    return Batch(*(part.clone() for part in batch[:3]))
+def blend_of(num_classes: int = 5, *, smoothing: float = 0.1, **settings: Any) -> Blend:
+    """DeiT's mixing, but for what is set otherwise."""
+    return Blend(BlendSettings(**{"mixup": 0.8, "cutmix": 1.0, **settings}), num_classes, smoothing)
+
+
+def copy_of(batch: ImageBatch) -> ImageBatch:
+    return ImageBatch(*(part.clone() for part in batch[:3]))
 
 
 def test_normalizing_is_the_textbook_formula_in_every_channel() -> None:
@@ -56,7 +63,7 @@ def test_normalizing_refuses_what_it_cannot_mean() -> None:
 
 
 def test_mixup_gives_each_image_a_share_of_its_neighbour() -> None:
-    blend = Blend(num_classes=5, cutmix=0.0, smoothing=0.0)
+    blend = blend_of(num_classes=5, cutmix=0.0, smoothing=0.0)
     share = blend.draw(Draws(3, 1, 7, "blend"), height=16, width=16).share
     assert 0.0 < share < 1.0
     batch = make_batch(5)
@@ -71,7 +78,7 @@ def test_mixup_gives_each_image_a_share_of_its_neighbour() -> None:
 @pytest.mark.parametrize("step", range(12))
 def test_cutmix_exchanges_one_box_and_the_targets_follow_its_true_area(step: int) -> None:
     batch = make_batch(4, side=20)
-    mixed = Blend(num_classes=5, mixup=0.0, smoothing=0.0)(batch, seed=0, epoch=0, step=step)
+    mixed = blend_of(num_classes=5, mixup=0.0, smoothing=0.0)(batch, seed=0, epoch=0, step=step)
     from_partner = mixed.images == torch.tensor([1.0, 0.0, 3.0, 2.0]).view(-1, 1, 1, 1)
     assert torch.equal(from_partner, from_partner[:1, :1].expand_as(from_partner))  # one box for the whole batch
     mask = from_partner[0, 0]
@@ -82,7 +89,7 @@ def test_cutmix_exchanges_one_box_and_the_targets_follow_its_true_area(step: int
 
 
 def test_the_box_has_the_drawn_area_when_it_is_not_clipped() -> None:
-    blend = Blend(num_classes=2, mixup=0.0)
+    blend = blend_of(num_classes=2, mixup=0.0)
     shares = {True: [0.0], False: [0.0]}
     for number in range(2000):
         box = blend.draw(Draws(number), height=200, width=100).box
@@ -98,7 +105,7 @@ def test_the_box_has_the_drawn_area_when_it_is_not_clipped() -> None:
 
 def test_the_share_follows_the_beta_distribution() -> None:
     def spread(alpha: float) -> tuple[float, float]:
-        blend = Blend(num_classes=2, mixup=alpha, cutmix=0.0)
+        blend = blend_of(num_classes=2, mixup=alpha, cutmix=0.0)
         shares = torch.tensor([blend.draw(Draws(number), height=8, width=8).share for number in range(2000)])
         return float(shares.mean()), float(shares.var())
 
@@ -114,11 +121,11 @@ def test_switch_and_probability_say_how_often() -> None:
         cut, untouched = sum(one.box is not None for one in drawn), sum(one == Mixing(0.0, None) for one in drawn)
         return cut / len(drawn), untouched / len(drawn)
 
-    assert count(Blend(num_classes=2, switch=0.0)) == (0.0, 0.0)
-    assert count(Blend(num_classes=2, switch=1.0)) == (1.0, 0.0)
-    assert count(Blend(num_classes=2, cutmix=0.0, switch=1.0))[0] == 0.0
-    assert count(Blend(num_classes=2, mixup=0.0, switch=0.0))[0] == 1.0
-    cut, untouched = count(Blend(num_classes=2, switch=0.3, probability=0.5))
+    assert count(blend_of(num_classes=2, switch=0.0)) == (0.0, 0.0)
+    assert count(blend_of(num_classes=2, switch=1.0)) == (1.0, 0.0)
+    assert count(blend_of(num_classes=2, cutmix=0.0, switch=1.0))[0] == 0.0
+    assert count(blend_of(num_classes=2, mixup=0.0, switch=0.0))[0] == 1.0
+    cut, untouched = count(blend_of(num_classes=2, switch=0.3, probability=0.5))
     assert cut == pytest.approx(0.15, abs=0.03)
     assert untouched == pytest.approx(0.5, abs=0.04)
 
@@ -127,10 +134,10 @@ def test_switch_and_probability_say_how_often() -> None:
 @pytest.mark.parametrize("settings", [{"cutmix": 0.0}, {"mixup": 0.0}, {"switch": 0.5}], ids=str)
 @pytest.mark.parametrize("parts", [(4, 4, 4), (6, 6), (2, 10), (8, 4)], ids=str)
 def test_even_parts_are_mixed_as_the_whole(per: str, settings: Mapping[str, float], parts: tuple[int, ...]) -> None:
-    blend = Blend(num_classes=5, **settings, per=per)  # type: ignore[arg-type]
+    blend = blend_of(num_classes=5, **settings, per=per)
     whole = make_batch(12)
     whole.images.normal_(generator=torch.Generator().manual_seed(0))
-    cut = [Batch(*columns) for columns in zip(*(part.clone().split(parts) for part in whole[:3]), strict=True)]
+    cut = [ImageBatch(*columns) for columns in zip(*(part.clone().split(parts) for part in whole[:3]), strict=True)]
     together = blend(copy_of(whole), **KEY)
     apart = [blend(part, **KEY) for part in cut]
     for name in ("images", "targets", "indices"):
@@ -140,7 +147,7 @@ def test_even_parts_are_mixed_as_the_whole(per: str, settings: Mapping[str, floa
 
 @pytest.mark.parametrize("per", ["batch", "pair"])
 def test_answers_of_a_teacher_are_mixed_as_the_targets_are(per: str) -> None:
-    blend = Blend(num_classes=5, smoothing=0.0, per=per)  # type: ignore[arg-type]
+    blend = blend_of(num_classes=5, smoothing=0.0, per=per)
     batch = copy_of(make_batch(12))
     targets = blend.soften(batch.targets)
     mixed = blend(batch._replace(answers=targets.clone()), **KEY)
@@ -150,7 +157,7 @@ def test_answers_of_a_teacher_are_mixed_as_the_targets_are(per: str) -> None:
 
 
 def test_pairs_are_drawn_one_by_one_from_their_indices() -> None:
-    blend = Blend(num_classes=5, cutmix=0.0, smoothing=0.0, per="pair")
+    blend = blend_of(num_classes=5, cutmix=0.0, smoothing=0.0, per="pair")
     batch = make_batch(6)
     mixed = blend(copy_of(batch), **KEY)
     shares = mixed.images[0::2, 0, 0, 0] - torch.tensor([0.0, 2.0, 4.0])
@@ -159,12 +166,12 @@ def test_pairs_are_drawn_one_by_one_from_their_indices() -> None:
     assert float(shares[1]) == pytest.approx(expected, abs=1e-6)
     torch.testing.assert_close(mixed.targets[2, 2:4], torch.tensor([1.0 - expected, expected]))
     # Another order of the pairs changes nothing about a pair.
-    other = blend(Batch(*(part[[4, 5, 0, 1, 2, 3]] for part in copy_of(batch)[:3])), **KEY)
+    other = blend(ImageBatch(*(part[[4, 5, 0, 1, 2, 3]] for part in copy_of(batch)[:3])), **KEY)
     assert torch.equal(other.images[4:], mixed.images[2:4])
 
 
 def test_a_pair_may_be_cut_while_another_is_mixed() -> None:
-    mixed = Blend(num_classes=5, per="pair")(make_batch(32), **KEY)
+    mixed = blend_of(num_classes=5, per="pair")(make_batch(32), **KEY)
     whole_numbers = [bool((image == image.round()).all()) for image in mixed.images[0::2]]
     assert len(set(whole_numbers)) == 2
 
@@ -174,7 +181,7 @@ def test_a_pair_may_be_cut_while_another_is_mixed() -> None:
 def test_any_float_type_stays_and_targets_sum_to_one(per: str, dtype: torch.dtype) -> None:
     for step in range(6):
         batch = make_batch(7)
-        blend = Blend(num_classes=5, per=per)  # type: ignore[arg-type]
+        blend = blend_of(num_classes=5, per=per)
         mixed = blend(batch._replace(images=batch.images.to(dtype)), seed=0, epoch=0, step=step)
         assert mixed.images.dtype == dtype
         assert mixed.targets.dtype == torch.float32
@@ -182,7 +189,7 @@ def test_any_float_type_stays_and_targets_sum_to_one(per: str, dtype: torch.dtyp
 
 
 def test_targets_are_those_of_timm_for_the_same_share() -> None:
-    blend = Blend(num_classes=10, cutmix=0.0, smoothing=0.1)
+    blend = blend_of(num_classes=10, cutmix=0.0, smoothing=0.1)
     batch = make_batch(2)._replace(targets=torch.tensor([3, 8]))  # of two images, timm's partner is the neighbour too
     share = blend.draw(Draws(3, 1, 7, "blend"), height=16, width=16).share
     expected = mixup_target(batch.targets, 10, lam=1.0 - share, smoothing=0.1)
@@ -192,14 +199,14 @@ def test_targets_are_those_of_timm_for_the_same_share() -> None:
 def test_smoothing_alone_leaves_the_images_as_they_are() -> None:
     batch = make_batch(2, classes=4)
     images = batch.images.to(torch.uint8)
-    smoothed = Blend(num_classes=4, mixup=0.0, cutmix=0.0, smoothing=0.2)(batch._replace(images=images), **KEY)
+    smoothed = blend_of(num_classes=4, mixup=0.0, cutmix=0.0, smoothing=0.2)(batch._replace(images=images), **KEY)
     assert smoothed.images is images
     torch.testing.assert_close(smoothed.targets, torch.tensor([[0.85, 0.05, 0.05, 0.05], [0.05, 0.85, 0.05, 0.05]]))
 
 
 def test_several_classes_an_image_are_mixed_likewise() -> None:
     targets = torch.tensor([[True, True, False], [False, True, False]])
-    blend = Blend(num_classes=3, cutmix=0.0, smoothing=0.0)
+    blend = blend_of(num_classes=3, cutmix=0.0, smoothing=0.0)
     share = blend.draw(Draws(3, 1, 7, "blend"), height=16, width=16).share
     mixed = blend(make_batch(2)._replace(targets=targets), **KEY)
     torch.testing.assert_close(mixed.targets, torch.tensor([[1.0 - share, 1.0, 0.0], [share, 1.0, 0.0]]))
@@ -207,7 +214,7 @@ def test_several_classes_an_image_are_mixed_likewise() -> None:
 
 @pytest.mark.parametrize("settings", [{"cutmix": 0.0}, {"mixup": 0.0}], ids=str)
 def test_all_views_of_an_image_are_mixed_alike(settings: Mapping[str, float]) -> None:
-    blend = Blend(num_classes=5, **settings)  # type: ignore[arg-type]
+    blend = blend_of(num_classes=5, **settings)
     batch = make_batch(4)
     views = batch.images[:, None].repeat(1, 3, 1, 1, 1)
     alone = blend(copy_of(batch), **KEY)
@@ -216,11 +223,11 @@ def test_all_views_of_an_image_are_mixed_alike(settings: Mapping[str, float]) ->
 
 
 def test_a_batch_of_one_stays_alone() -> None:
-    for blend in (Blend(num_classes=5), Blend(num_classes=5, per="pair")):
+    for blend in (blend_of(num_classes=5), blend_of(num_classes=5, per="pair")):
         assert torch.equal(blend(make_batch(1), **KEY).images, make_batch(1).images)
 
 
-def test_wrong_settings_are_refused_in_one_line() -> None:
+def test_wrong_settings_are_refused() -> None:
     for settings in (
         {"num_classes": 0},
         {"mixup": -1.0},
@@ -231,32 +238,39 @@ def test_wrong_settings_are_refused_in_one_line() -> None:
         {"per": "image"},
     ):
         (name,) = settings
-        with pytest.raises(ValueError, match=f"^{name}=.*$"):
-            Blend(**{"num_classes": 5, **settings})  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match=name):
+            blend_of(**settings)
+
+
+def test_a_section_builds_its_blend_or_nothing() -> None:
+    settings = BlendSettings(mixup=0.8)
+    assert settings.build(num_classes=5, smoothing=0.1) == Blend(settings, num_classes=5, smoothing=0.1)
+    assert BlendSettings().build(num_classes=5, smoothing=0.1) is None
+    assert BlendSettings(cutmix=1.0, probability=0.0).build(num_classes=5, smoothing=0.1) is None
 
 
 def test_wrong_batches_are_refused() -> None:
     batch = make_batch(2)
     with pytest.raises(ValueError, match="normalise them first"):
-        Blend(num_classes=5)(batch._replace(images=batch.images.to(torch.uint8)), **KEY)
+        blend_of(num_classes=5)(batch._replace(images=batch.images.to(torch.uint8)), **KEY)
     with pytest.raises(ValueError, match="have 3 classes, the blend has 5"):
-        Blend(num_classes=5)(batch._replace(targets=torch.ones(2, 3)), **KEY)
+        blend_of(num_classes=5)(batch._replace(targets=torch.ones(2, 3)), **KEY)
 
 
 @pytest.mark.parametrize("label", [5, 900, -1])
 def test_a_label_that_is_no_class_is_named(label: int) -> None:
     batch = make_batch(2)._replace(targets=torch.tensor([4, label]))
     with pytest.raises(ValueError, match=f"^a label is {label}, but num_classes is 5: [^\n]*$"):
-        Blend(num_classes=5)(batch, **KEY)
+        blend_of(num_classes=5)(batch, **KEY)
 
 
 def test_labels_are_not_looked_at_on_other_devices_because_the_device_would_be_waited_for() -> None:
     targets = torch.tensor([0, 9]).to("meta")  # a tensor whose numbers can't be read
-    assert Blend(num_classes=5).soften(targets).shape == (2, 5)
+    assert blend_of(num_classes=5).soften(targets).shape == (2, 5)
 
 
 def test_an_empty_batch_has_no_wrong_label() -> None:
-    assert Blend(num_classes=5).soften(torch.empty(0, dtype=torch.int64)).shape == (0, 5)
+    assert blend_of(num_classes=5).soften(torch.empty(0, dtype=torch.int64)).shape == (0, 5)
 
 
 @pytest.mark.parametrize("shape", [(2, 1, 4, 4), (2, 4, 4, 4), (2, 4, 4, 3), (4, 4)])

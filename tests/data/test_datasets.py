@@ -315,3 +315,22 @@ def test_samples_that_are_no_files_are_left_out_by_their_place(tmp_path: Path) -
     assert places_of(shorter) == {"tiny/train/0", "tiny/train/2"}
     again = leave_out(shorter, write_listing(tmp_path / "more.csv", "tiny/train/0"))
     assert places_of(again) == {"tiny/train/2"}
+
+
+def test_a_data_set_may_be_opened_without_labels(tmp_path: Path, pets: Path) -> None:
+    flat = fill(tmp_path / "photos_flat", *(f"{number}.jpg" for number in range(20)))
+    assert open_dataset(flat, "train", labels="optional").levels == {}
+    assert len(open_dataset(flat, "val", labels="ignored")) == 2
+    with pytest.raises(ValueError, match="found 20 images but no class folders in"):
+        open_dataset(flat, "train")
+    assert open_dataset(pets, "val", labels="optional").level().classes == ("cat", "dog")
+    assert open_dataset(pets, "val", labels="ignored").levels == {}
+    drawn, bare = (open_dataset("shapes:count=5,size=16", labels=labels) for labels in ("required", "ignored"))
+    assert (len(bare), bare.levels) == (5, {})
+    assert np.array_equal(drawn.read(3), bare.read(3))
+    with pytest.raises(ValueError, match="unknown choice of labels 'none'; known are: required, optional, ignored"):
+        open_dataset(flat, labels="none")  # type: ignore[arg-type]
+    listing = tmp_path / "quarantine.csv"
+    listing.write_text(f"path\n{flat / '3.jpg'}\n")
+    parts = [open_dataset(flat, split, labels="ignored", exclude=listing) for split in ("train", "val")]
+    assert sum(map(len, parts)) == 19

@@ -66,6 +66,9 @@ class Listed(Dataset):
         labels = np.array([label for _, _, label in samples], dtype=np.int64)
         self.levels: Mapping[str, Level] = {"class": Level(classes=classes, labels=labels)}
 
+    def __len__(self) -> int:
+        return len(self.samples)
+
     def read(self, index: int) -> bytes | np.ndarray:
         content = self.samples[index][1]
         if isinstance(content, Exception):

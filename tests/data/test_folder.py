@@ -308,3 +308,41 @@ def test_pipe_with_the_name_of_an_image_is_passed_over(tmp_path: Path) -> None:
     assert paths_of(source.open("train")) == ["train/cat/1.jpg", "train/cat/4.jpg"]
     (note,) = notes_of(source, "other files")
     assert note.detail == "not image files, and passed over: 2, such as train/cat/2.jpg"
+
+
+def test_images_without_class_folders_open_where_no_labels_are_needed(tmp_path: Path) -> None:
+    fill(tmp_path, *(f"{number}.jpg" for number in range(20)), "notes.txt", ".hidden.jpg")
+    for labels in ("optional", "ignored"):
+        source = open_folder(tmp_path, name="photos", val_share=0.2, labels=labels)
+        train, val = source.open("train"), source.open("val")
+        assert (train.levels, val.levels, len(train), len(val)) == ({}, {}, 16, 4)
+        assert not set(paths_of(train)) & set(paths_of(val))
+        assert [note.problem for note in source.notes] == ["automatic split"]
+    fill(tmp_path, "20.jpg")
+    again = open_folder(tmp_path, name="photos", val_share=0.2, labels="optional").open("val")
+    assert len(set(paths_of(val)) - set(paths_of(again))) <= 1
+    with pytest.raises(ValueError, match=r"^photos has no labels: put each class in a folder of its own"):
+        train.level()
+
+
+def test_labels_that_are_there_are_kept_where_they_are_optional_and_dropped_where_they_are_ignored(
+    tmp_path: Path,
+) -> None:
+    fill(tmp_path, "stray.jpg", *(f"{name}/{number}.jpg" for name in ("cat", "dog") for number in range(10)))
+    optional, required = (open_folder(tmp_path, name="pets", labels=labels) for labels in ("optional", "required"))
+    assert paths_of(optional.open("val")) == paths_of(required.open("val"))
+    assert optional.open("train").level().classes == ("cat", "dog")
+    ignored = open_folder(tmp_path, name="pets", labels="ignored")
+    paths = [path for split in ignored.splits for path in paths_of(ignored.open(split))]
+    assert len(set(paths)) == len(paths) == 21
+    assert ignored.open("train").levels == {}
+
+
+def test_splits_of_unlabelled_images_are_found_by_their_folders(tmp_path: Path) -> None:
+    fill(tmp_path, "train/1.jpg", "train/2.jpg", "train/2019/may/3.jpg", "val/4.jpg", "test/5.jpg", "other/6.jpg")
+    source = open_folder(tmp_path, name="photos", labels="ignored")
+    assert source.splits == ("train", "val", "test")
+    assert paths_of(source.open("train")) == ["train/1.jpg", "train/2.jpg", "train/2019/may/3.jpg"]
+    assert [note.problem for note in source.notes] == ["stray folder"]
+    with pytest.raises(ValueError, match=r"^no images below .*: looked for \.jpg"):
+        open_folder(fill(tmp_path / "none", "a.txt"), name="none", labels="ignored")

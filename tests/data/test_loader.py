@@ -9,10 +9,10 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from vitrail.data.contract import Batch, Level
+from vitrail.data.contract import ImageBatch, Level
 from vitrail.data.decode import OpenedImage
 from vitrail.data.draws import Draws
-from vitrail.data.loader import Loader
+from vitrail.data.loader import ImageLoader
 from vitrail.data.quarantine import Quarantine, QuarantineSettings
 from vitrail.data.sampler import Ranks, Sampler
 from vitrail.data.stored import ArrayDataset, FileDataset
@@ -43,7 +43,7 @@ def write_images(folder: Path, *, count: int = 24, broken: tuple[int, ...] = ())
     return FileDataset(name="noise", split="train", root=folder, paths=paths, levels={"label": level})
 
 
-def collect(batches: list[Batch]) -> dict[int, list[Tensor]]:
+def collect(batches: list[ImageBatch]) -> dict[int, list[Tensor]]:
     """The images made of each sample."""
     images: dict[int, list[Tensor]] = {}
     for batch in batches:
@@ -52,7 +52,7 @@ def collect(batches: list[Batch]) -> dict[int, list[Tensor]]:
     return images
 
 
-def assert_same(first: list[Batch], second: list[Batch]) -> None:
+def assert_same(first: list[ImageBatch], second: list[ImageBatch]) -> None:
     assert len(first) == len(second) > 0
     for one, other in zip(first, second, strict=True):
         for tensor, twin in zip(one[:3], other[:3], strict=True):
@@ -63,10 +63,12 @@ def assert_same(first: list[Batch], second: list[Batch]) -> None:
 def test_workers_change_nothing(tmp_path: Path, num_workers: int) -> None:
     dataset = write_images(tmp_path, broken=(5,))
 
-    def run(workers: int) -> list[Batch]:
+    def run(workers: int) -> list[ImageBatch]:
         quarantine = Quarantine(QuarantineSettings(max_share=0.5))
         sampler = Sampler(len(dataset), batch_size=5, seed=7)
-        loader = Loader(dataset, transform=JitteredCrop(), sampler=sampler, num_workers=workers, quarantine=quarantine)
+        loader = ImageLoader(
+            dataset, transform=JitteredCrop(), sampler=sampler, num_workers=workers, quarantine=quarantine
+        )
         return [batch for number in (0, 1) for batch in loader.epoch(number)]
 
     assert_same(run(0), run(num_workers))
@@ -76,9 +78,9 @@ def test_workers_change_nothing(tmp_path: Path, num_workers: int) -> None:
 def test_ranks_give_the_same_pixels_for_the_same_sample(tmp_path: Path, num_ranks: int) -> None:
     dataset = write_images(tmp_path)
 
-    def run(ranks: Ranks) -> list[Batch]:
+    def run(ranks: Ranks) -> list[ImageBatch]:
         sampler = Sampler(len(dataset), batch_size=6, seed=7, ranks=ranks)
-        return list(Loader(dataset, transform=JitteredCrop(), sampler=sampler).epoch(3))
+        return list(ImageLoader(dataset, transform=JitteredCrop(), sampler=sampler).epoch(3))
 
     whole = run(Ranks())
     parts = [run(Ranks(rank, num_ranks)) for rank in range(num_ranks)]
@@ -90,23 +92,23 @@ def test_ranks_give_the_same_pixels_for_the_same_sample(tmp_path: Path, num_rank
 def test_a_restart_in_the_middle_goes_on_with_the_same_batches(tmp_path: Path) -> None:
     dataset = write_images(tmp_path)
     sampler = Sampler(len(dataset), batch_size=4, seed=1)
-    whole = list(Loader(dataset, transform=JitteredCrop(), sampler=sampler).epoch(2))
-    rest = list(Loader(dataset, transform=JitteredCrop(), sampler=sampler).epoch(2, start_step=4))
+    whole = list(ImageLoader(dataset, transform=JitteredCrop(), sampler=sampler).epoch(2))
+    rest = list(ImageLoader(dataset, transform=JitteredCrop(), sampler=sampler).epoch(2, start_step=4))
     assert_same(whole[4:], rest)
 
 
 def test_an_epoch_left_early_does_not_disturb_the_next(tmp_path: Path) -> None:
     dataset = write_images(tmp_path)
     sampler = Sampler(len(dataset), batch_size=4, seed=1)
-    loader = Loader(dataset, transform=JitteredCrop(), sampler=sampler, num_workers=1)
+    loader = ImageLoader(dataset, transform=JitteredCrop(), sampler=sampler, num_workers=1)
     next(iter(loader.epoch(0)))
-    assert_same(list(loader.epoch(1)), list(Loader(dataset, transform=JitteredCrop(), sampler=sampler).epoch(1)))
+    assert_same(list(loader.epoch(1)), list(ImageLoader(dataset, transform=JitteredCrop(), sampler=sampler).epoch(1)))
 
 
 def test_every_epoch_and_repeat_is_another_view(tmp_path: Path) -> None:
     dataset = write_images(tmp_path)
     sampler = Sampler(len(dataset), batch_size=12, seed=1, num_repeats=3)
-    loader = Loader(dataset, transform=JitteredCrop(), sampler=sampler)
+    loader = ImageLoader(dataset, transform=JitteredCrop(), sampler=sampler)
     repeats = collect(list(loader.epoch(0)))
     assert all(len(images) == 3 for images in repeats.values())
     assert all(not torch.equal(images[0], images[1]) for images in repeats.values())
@@ -117,16 +119,16 @@ def test_every_epoch_and_repeat_is_another_view(tmp_path: Path) -> None:
 def test_several_views_are_those_of_their_keys(tmp_path: Path) -> None:
     dataset = write_images(tmp_path)
     sampler = Sampler(len(dataset), batch_size=6, seed=1)
-    [batch, *_] = Loader(dataset, transform=JitteredCrop(), sampler=sampler, num_views=2).epoch(0)
+    [batch, *_] = ImageLoader(dataset, transform=JitteredCrop(), sampler=sampler, num_views=2).epoch(0)
     assert batch.images.shape == (6, 2, 3, SIZE, SIZE)
-    [single, *_] = Loader(dataset, transform=JitteredCrop(), sampler=sampler).epoch(0)
+    [single, *_] = ImageLoader(dataset, transform=JitteredCrop(), sampler=sampler).epoch(0)
     assert torch.equal(batch.images[:, 0], single.images)
     assert not torch.equal(batch.images[:, 1], single.images)
 
 
 def test_batches_hold_uint8_images_channels_last_with_their_labels(tmp_path: Path) -> None:
     dataset = write_images(tmp_path)
-    loader = Loader(dataset, transform=JitteredCrop(), sampler=Sampler(24, batch_size=6, is_training=False))
+    loader = ImageLoader(dataset, transform=JitteredCrop(), sampler=Sampler(24, batch_size=6, is_training=False))
     batches = list(loader.epoch(0))
     assert len(batches) == len(loader) == 4
     for batch in batches:
@@ -141,7 +143,7 @@ def test_a_broken_file_is_replaced_counted_and_listed(tmp_path: Path) -> None:
     (tmp_path / "20.jpg").unlink()
     quarantine = Quarantine(QuarantineSettings(listing=tmp_path / "quarantine.csv"))
     sampler = Sampler(60, batch_size=10, seed=0)
-    loader = Loader(dataset, transform=JitteredCrop(), sampler=sampler, quarantine=quarantine)
+    loader = ImageLoader(dataset, transform=JitteredCrop(), sampler=sampler, quarantine=quarantine)
     batches = list(loader.epoch(0))
     seen = torch.cat([batch.indices for batch in batches]).tolist()
     assert len(seen) == 60
@@ -159,7 +161,7 @@ def test_evaluation_leaves_broken_files_out_and_counts_no_image_twice(tmp_path: 
     dataset = write_images(tmp_path, count=12, broken=(1, 4, 5, 6, 7))
     quarantine = Quarantine(QuarantineSettings(max_share=0.5))
     sampler = Sampler(12, batch_size=4, is_training=False)
-    loader = Loader(dataset, transform=JitteredCrop(), sampler=sampler, quarantine=quarantine)
+    loader = ImageLoader(dataset, transform=JitteredCrop(), sampler=sampler, quarantine=quarantine)
     assert [batch.indices.tolist() for batch in loader.epoch(0)] == [[0, 2, 3], [8, 9, 10, 11]]
     assert quarantine.num_broken == 5
 
@@ -167,7 +169,7 @@ def test_evaluation_leaves_broken_files_out_and_counts_no_image_twice(tmp_path: 
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_too_many_broken_files_end_the_epoch_with_one_line(tmp_path: Path, num_workers: int) -> None:
     dataset = write_images(tmp_path, broken=(1, 2))
-    loader = Loader(dataset, transform=JitteredCrop(), sampler=Sampler(24, batch_size=6), num_workers=num_workers)
+    loader = ImageLoader(dataset, transform=JitteredCrop(), sampler=Sampler(24, batch_size=6), num_workers=num_workers)
     with pytest.raises(ValueError, match=r"^3 of 27 readings of samples failed, more than the 5% allowed.*$"):
         list(loader.epoch(0))
 
@@ -175,7 +177,7 @@ def test_too_many_broken_files_end_the_epoch_with_one_line(tmp_path: Path, num_w
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_a_data_set_that_is_gone_is_said_at_once(tmp_path: Path, num_workers: int) -> None:
     dataset = write_images(tmp_path, broken=tuple(range(24)))
-    loader = Loader(dataset, transform=JitteredCrop(), sampler=Sampler(24, batch_size=6), num_workers=num_workers)
+    loader = ImageLoader(dataset, transform=JitteredCrop(), sampler=Sampler(24, batch_size=6), num_workers=num_workers)
     with pytest.raises(ValueError, match=r"^.*\.jpg and 20 others in its place could not be read .*`vitrail check`$"):
         list(loader.epoch(0))
 
@@ -188,7 +190,7 @@ def test_several_valid_labels_become_rows_of_zeros_and_ones() -> None:
         images=np.zeros((4, 9, 9), dtype=np.uint8),
         levels={"label": Level(classes=("a", "b", "c"), labels=labels)},
     )
-    loader = Loader(dataset, transform=JitteredCrop(), sampler=Sampler(4, batch_size=4, is_training=False))
+    loader = ImageLoader(dataset, transform=JitteredCrop(), sampler=Sampler(4, batch_size=4, is_training=False))
     [batch] = loader.epoch(0)
     assert batch.targets.tolist() == labels.astype(float).tolist()
 
@@ -201,13 +203,13 @@ def test_a_level_of_labels_can_be_chosen_and_a_wrong_one_is_named() -> None:
     images = np.zeros((2, 9, 9), dtype=np.uint8)
     dataset = ArrayDataset(name="tiny", split="train", images=images, levels=levels)
     sampler, transform = Sampler(2, batch_size=2), JitteredCrop()
-    loader = Loader(dataset, transform=transform, sampler=sampler, level="coarse")
+    loader = ImageLoader(dataset, transform=transform, sampler=sampler, level="coarse")
     assert loader.classes == ("c",)
     assert next(loader.epoch(0)).targets.tolist() == [0, 0]
     with pytest.raises(ValueError, match="tiny has no labels 'corse'; it has: label, coarse"):
-        Loader(dataset, transform=transform, sampler=sampler, level="corse")
+        ImageLoader(dataset, transform=transform, sampler=sampler, level="corse")
     with pytest.raises(ValueError, match="the sampler is for 3 samples, the data set has 2"):
-        Loader(dataset, transform=transform, sampler=Sampler(3, batch_size=2))
+        ImageLoader(dataset, transform=transform, sampler=Sampler(3, batch_size=2))
 
 
 def test_fixed_views_come_by_turns_and_do_not_depend_on_the_seed(tmp_path: Path) -> None:
@@ -215,7 +217,7 @@ def test_fixed_views_come_by_turns_and_do_not_depend_on_the_seed(tmp_path: Path)
     by_view: dict[tuple[int, int], torch.Tensor] = {}
     for seed in (0, 1):
         sampler = Sampler(len(dataset), batch_size=4, seed=seed, num_repeats=2)
-        loader = Loader(dataset, transform=JitteredCrop(), sampler=sampler, fixed_views=3)
+        loader = ImageLoader(dataset, transform=JitteredCrop(), sampler=sampler, fixed_views=3)
         for epoch in range(6):
             for batch in loader.epoch(epoch):
                 assert batch.views is not None

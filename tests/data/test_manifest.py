@@ -388,3 +388,11 @@ def test_broken_metadata_of_hugging_face_is_ignored(tmp_path: Path, metadata: by
     table = pyarrow.table({"image": [b"a", b"b"], "label": [3, 4]}).replace_schema_metadata({b"huggingface": metadata})
     parquet.write_table(table, tmp_path / "held.parquet")
     assert opened(tmp_path / "held.parquet").open("train").level().classes == ("3", "4")
+
+
+def test_a_manifest_without_labels_opens_where_none_are_needed(tmp_path: Path) -> None:
+    path = write(tmp_path, "path,split\na/1.jpg,train\na/2.jpg,val\n")
+    source = open_manifest(path, name="pets", needs_labels=False)
+    assert [(source.open(split).levels, len(source.open(split))) for split in source.splits] == [({}, 1), ({}, 1)]
+    with pytest.raises(ValueError, match="'label'"):
+        open_manifest(path, name="pets")

@@ -44,7 +44,7 @@ PEERS = {
     "translate_y": "TranslateYRel",
 }
 PLAIN_PEERS = {name: theirs.removesuffix("Increasing") for name, theirs in PEERS.items()}
-POLICIES = [ThreeAugment(), RandAugment(), AutoAugment(), TrivialAugment(), ColourJitter(0.3, 0.3, 0.3, 0.1)]
+POLICIES = [ThreeAugment(), RandAugment(9.0, 0.5), AutoAugment(), TrivialAugment(), ColourJitter(0.3, 0.3, 0.3, 0.1)]
 
 
 def difference(pixels: Tensor, image: Image.Image) -> Tensor:
@@ -170,7 +170,7 @@ def test_three_augment_is_one_of_three_operations_equally_often(monkeypatch: pyt
 
 
 def test_rand_augment_applies_each_of_two_operations_with_probability_one_half(monkeypatch: pytest.MonkeyPatch) -> None:
-    noted = note_operations(RandAugment(), 4000, monkeypatch)
+    noted = note_operations(RandAugment(9.0, 0.5), 4000, monkeypatch)
     lengths = Counter(map(len, noted))
     assert 900 < lengths[0] < 1100
     assert 1900 < lengths[1] < 2100
@@ -181,12 +181,12 @@ def test_rand_augment_applies_each_of_two_operations_with_probability_one_half(m
 
 
 def test_the_magnitude_of_rand_augment_is_normal_and_ends_at_ten(monkeypatch: pytest.MonkeyPatch) -> None:
-    noted = note_operations(RandAugment(probability=1.0), 4000, monkeypatch)
+    noted = note_operations(RandAugment(9.0, 0.5, probability=1.0), 4000, monkeypatch)
     magnitudes = [abs(argument) / 3 for sample in noted for name, argument in sample if name == "rotate"]
     assert np.mean(magnitudes) == pytest.approx(9.0, abs=0.06)
     assert np.std(magnitudes) == pytest.approx(0.49, abs=0.03)  # a little below 0.5: cut off at 10
     assert max(magnitudes) == pytest.approx(10.0)
-    without = note_operations(RandAugment(probability=1.0, noise=0.0, magnitude=7), 200, monkeypatch)
+    without = note_operations(RandAugment(7, 0.0, probability=1.0), 200, monkeypatch)
     angles = {argument for sample in without for name, argument in sample if name == "rotate"}
     assert angles == {21.0, -21.0}
 
@@ -276,7 +276,7 @@ def test_the_same_draws_give_the_same_pixels_and_others_do_not(policy: Policy) -
 
 def test_random_interpolation_is_one_of_both() -> None:
     policy, bilinear, bicubic = (
-        RandAugment(interpolation=name, probability=1.0) for name in ("random", "bilinear", "bicubic")
+        RandAugment(9.0, 0.5, interpolation=name, probability=1.0) for name in ("random", "bilinear", "bicubic")
     )
     kinds = set()
     for key in range(60):
@@ -296,10 +296,8 @@ def test_every_operation_of_the_policies_is_known() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: RandAugment(magnitude=11), "magnitude of RandAugment is 11; it goes from 0 to 10"),
-        (lambda: RandAugment(noise=-1), "noise of RandAugment is -1"),
-        (lambda: RandAugment(num_operations=-1), "can't make -1 operations"),
-        (lambda: RandAugment(probability=1.5), "probability of RandAugment is 1.5; it goes from 0 to 1"),
+        (lambda: RandAugment(9.0, 0.5, num_operations=-1), "can't make -1 operations"),
+        (lambda: RandAugment(9.0, 0.5, probability=1.5), "probability of RandAugment is 1.5; it goes from 0 to 1"),
         (lambda: AutoAugment(interpolation="lanczos"), "unknown interpolation 'lanczos'; known are: bicubic"),
         (lambda: TrivialAugment(interpolation=""), "unknown interpolation ''"),
         (lambda: ThreeAugment(radius=(2.0, 0.1)), r"radius of the blur is \(2.0, 0.1\)"),
@@ -307,9 +305,7 @@ def test_every_operation_of_the_policies_is_known() -> None:
         (lambda: ThreeAugment(threshold=-1), "threshold of solarise is -1; it goes from 0 to 256"),
         (lambda: ThreeAugment(threshold=300), "threshold of solarise is 300; it goes from 0 to 256"),
         (lambda: ThreeAugment(threshold="a"), "threshold of solarise is 'a'"),  # type: ignore[arg-type]
-        (lambda: RandAugment(magnitude="a"), "magnitude of RandAugment is 'a'"),  # type: ignore[arg-type]
-        (lambda: RandAugment(noise=None), "noise of RandAugment is None"),  # type: ignore[arg-type]
-        (lambda: RandAugment(num_operations=1.5), "can't make 1.5 operations"),  # type: ignore[arg-type]
+        (lambda: RandAugment(9.0, 0.5, num_operations=1.5), "can't make 1.5 operations"),  # type: ignore[arg-type]
         (lambda: ColourJitter(contrast="a"), "jitter of contrast is 'a'"),  # type: ignore[arg-type]
         (lambda: ColourJitter(brightness=-0.1), "jitter of brightness is -0.1"),
         (lambda: ColourJitter(hue=0.6), "jitter of hue is 0.6; it can be 0 to 0.5"),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from vitrail.data.contract import Sample
-from vitrail.data.sampler import Ranks, Sampler
+from vitrail.data.sampler import Ranks, Sampler, count_parts
 
 
 def steps(sampler: Sampler, epoch: int = 0, start_step: int = 0) -> list[list[Sample]]:
@@ -32,9 +32,9 @@ def test_every_epoch_and_every_seed_has_its_own_order() -> None:
 @pytest.mark.parametrize("num_ranks", [2, 3])
 @pytest.mark.parametrize("num_micro_batches", [1, 2])
 def test_ranks_and_micro_batches_divide_the_same_global_batches(num_ranks: int, num_micro_batches: int) -> None:
-    whole = steps(Sampler(100, batch_size=12, seed=5), 2)
+    whole = steps(Sampler(100, batch_size=24, seed=5), 2)
     divided = [
-        steps(Sampler(100, batch_size=12, seed=5, ranks=Ranks(rank, num_ranks), num_micro_batches=num_micro_batches), 2)
+        steps(Sampler(100, batch_size=24, seed=5, ranks=Ranks(rank, num_ranks), num_micro_batches=num_micro_batches), 2)
         for rank in range(num_ranks)
     ]
     for step, batch in enumerate(whole):
@@ -42,6 +42,74 @@ def test_ranks_and_micro_batches_divide_the_same_global_batches(num_ranks: int, 
         parts = [part for rank in divided for part in rank[first : first + num_micro_batches]]
         assert [sample for part in parts for sample in part] == batch
         assert len({len(part) for part in parts}) == 1
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "num_ranks", "num_micro_batches"),
+    [(64, 3, 1), (64, 1, 7), (64, 3, 7), (30, 1, 4), (5, 3, 1), (67, 4, 2), (33, 2, 3), (7, 1, 4)],
+)
+def test_pairs_are_those_of_the_whole_batch_however_it_is_cut(
+    batch_size: int, num_ranks: int, num_micro_batches: int
+) -> None:
+    def pairs(batch: list[Sample]) -> list[list[Sample]]:
+        return [batch[place : place + 2] for place in range(0, len(batch), 2)]
+
+    [whole, *_] = steps(Sampler(batch_size, batch_size=batch_size))
+    parts = [
+        part
+        for rank in range(num_ranks)
+        for part in steps(
+            Sampler(
+                batch_size,
+                batch_size=batch_size,
+                ranks=Ranks(rank, num_ranks),
+                num_micro_batches=num_micro_batches,
+            )
+        )
+    ]
+    assert len(parts) == num_ranks * num_micro_batches
+    assert [pair for part in parts for pair in pairs(part)] == pairs(whole)
+
+
+@pytest.mark.parametrize("batch_size", [24, 48])
+def test_cuts_that_were_even_by_count_stay(batch_size: int) -> None:
+    for num_ranks, num_micro_batches in itertools.product((1, 2, 3), (1, 2)):
+        for rank in range(num_ranks):
+            by_pair, by_count = (
+                steps(
+                    Sampler(
+                        100,
+                        batch_size=batch_size,
+                        ranks=Ranks(rank, num_ranks),
+                        num_micro_batches=num_micro_batches,
+                        keeps_pairs=keeps,
+                    )
+                )
+                for keeps in (True, False)
+            )
+            assert by_pair == by_count
+
+
+def test_parts_are_counted_so_that_none_is_empty_or_larger_than_a_micro_batch() -> None:
+    for batch_size, num_ranks, micro_batch in itertools.product((5, 6, 30, 64, 67), (1, 2, 3), (1, 2, 7, 8, 64)):
+        for keeps in (True, False):
+            num = count_parts(batch_size, num_ranks=num_ranks, micro_batch=micro_batch, keeps_pairs=keeps)
+            lengths = [
+                len(part)
+                for rank in range(num_ranks)
+                for part in steps(
+                    Sampler(
+                        batch_size,
+                        batch_size=batch_size,
+                        ranks=Ranks(rank, num_ranks),
+                        num_micro_batches=num,
+                        keeps_pairs=keeps,
+                    )
+                )
+            ]
+            assert len(lengths) == num * num_ranks
+            if num_ranks == 1 or micro_batch >= 7:
+                assert max(lengths) <= max(micro_batch, 2 if keeps else 1)
 
 
 def test_going_on_in_the_middle_of_an_epoch_gives_the_rest_of_it() -> None:
@@ -115,8 +183,12 @@ def test_a_bad_setting_is_named() -> None:
 def test_what_would_leave_ranks_out_of_step_or_count_samples_twice_is_refused() -> None:
     with pytest.raises(ValueError, match="an evaluation sees every sample once"):
         Sampler(9, batch_size=3, is_training=False, num_repeats=3)
-    with pytest.raises(ValueError, match="a batch of 2 can't be divided into 3 parts"):
+    with pytest.raises(ValueError, match=r"a batch of 2 \(1 pairs to mix\) can't be divided into 3 x 1 parts"):
         Sampler(40, batch_size=2, ranks=Ranks(0, 3))
+    with pytest.raises(ValueError, match=r"^a batch of 6 \(3 pairs to mix\) can't be divided into 1 x 4 parts .*$"):
+        Sampler(40, batch_size=6, num_micro_batches=4)
+    with pytest.raises(ValueError, match=r"^a batch of 6 \(6 images\) can't be divided into 7 x 1 parts .*$"):
+        Sampler(40, batch_size=6, ranks=Ranks(0, 7), keeps_pairs=False)
     with pytest.raises(ValueError, match="groups must have one entry for each of the 40 samples"):
         Sampler(40, batch_size=2, groups=np.zeros(3))
     with pytest.raises(ValueError, match="an epoch has the steps 0 to 3, not -1"):

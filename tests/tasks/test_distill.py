@@ -9,7 +9,8 @@ from shrunk import NUM_CLASSES, images_for, randomize, small_model
 from torch import Tensor, nn
 
 from vitrail.data.blend import Blend, Normalize
-from vitrail.data.contract import Batch
+from vitrail.data.contract import ImageBatch
+from vitrail.settings.images import BlendSettings
 from vitrail.tasks.classify.supervised import Supervised
 from vitrail.tasks.distill.distillation import Distillation
 
@@ -32,8 +33,8 @@ def teacher_saying(logits: list[list[float]]) -> Callable[[Tensor], Tensor]:
     return lambda pixels: torch.tensor(logits)
 
 
-def batch_of(targets: Tensor) -> Batch:
-    return Batch(torch.zeros(len(targets), 3, 2, 2), targets, torch.arange(len(targets)))
+def batch_of(targets: Tensor) -> ImageBatch:
+    return ImageBatch(torch.zeros(len(targets), 3, 2, 2), targets, torch.arange(len(targets)))
 
 
 def test_soft_distillation_is_equation_3_2() -> None:
@@ -94,8 +95,8 @@ def test_the_teacher_sees_the_pixels_of_the_mixed_image() -> None:
         return torch.zeros(len(pixels), 3)
 
     bytes_ = torch.randint(256, (4, 3, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    batch = Batch(GREY(bytes_), torch.tensor([0, 1, 2, 0]), torch.arange(4))
-    batch = Blend(num_classes=3, cutmix=0.0)(batch, seed=0, epoch=0, step=0)
+    batch = ImageBatch(GREY(bytes_), torch.tensor([0, 1, 2, 0]), torch.arange(4))
+    batch = Blend(BlendSettings(mixup=0.8), num_classes=3, smoothing=0.1)(batch, seed=0, epoch=0, step=0)
     objective = Distillation(supervised=Supervised(), teacher=teacher, normalize=GREY)
     objective(Says([[0.0] * 3] * 4), batch)
     torch.testing.assert_close(GREY.mean[0] + GREY.std[0] * batch.images, seen[0])
@@ -116,7 +117,7 @@ def test_answers_in_the_batch_are_taken_and_nobody_is_asked() -> None:
 def test_the_teachers_label_reaches_the_distillation_token_and_not_the_class_head(name: str) -> None:
     model = randomize(small_model(name, distilled=True)).train()
     images = images_for(model)
-    batch = Batch(images, torch.tensor([0, 1]), torch.arange(2))
+    batch = ImageBatch(images, torch.tensor([0, 1]), torch.arange(2))
     objective = Distillation(
         supervised=Supervised(), kind="token", weight=1.0, teacher=lambda pixels: torch.eye(NUM_CLASSES)[:2]
     )
@@ -136,7 +137,7 @@ def test_every_family_learns_from_a_teacher_with_one_head(name: str, kind: str) 
     model = randomize(small_model(name)).train()
     teacher = torch.eye(NUM_CLASSES)[:2]
     objective = Distillation(supervised=Supervised(), kind=kind, teacher=lambda pixels: teacher)  # type: ignore[arg-type]
-    losses = objective(model, Batch(images_for(model), torch.tensor([0, 1]), torch.arange(2)))
+    losses = objective(model, ImageBatch(images_for(model), torch.tensor([0, 1]), torch.arange(2)))
     losses.total.backward()
     assert all(value.grad is not None for value in model.parameters())
 

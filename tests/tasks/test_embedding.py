@@ -17,8 +17,8 @@ from torch.nn import functional
 
 import vitrail
 from vitrail.cli import main
-from vitrail.data.contract import Batch, Level
-from vitrail.data.loader import Loader
+from vitrail.data.contract import ImageBatch, Level
+from vitrail.data.loader import ImageLoader
 from vitrail.data.sampler import Sampler
 from vitrail.evaluation.probe_data import Labelled
 from vitrail.heads.embed import EmbeddingModel, EmbeddingSettings
@@ -85,7 +85,7 @@ def test_at_the_end_the_memory_holds_what_the_final_weights_say_of_the_training_
     data, trained = task_of(recipe).open(), vitrail.load_trained(tmp_path / "run")
     assert isinstance(data, LabelledData)
     sampler = Sampler(data.num_train, batch_size=64, is_training=False)
-    [batch] = Loader(data.train, transform=trained.view, sampler=sampler).epoch(0)
+    [batch] = ImageLoader(data.train, transform=trained.view, sampler=sampler).epoch(0)
     normalize = trained.normalize
     with torch.no_grad():
         vectors = functional.normalize(model.project(normalize(batch.images)), dim=1)
@@ -219,7 +219,7 @@ def test_clusters_of_a_first_model_are_the_labels_of_a_second(tmp_path: Path) ->
     assert again.read_json(again.task_file) == classes
 
 
-def make_objective(recipe: Recipe) -> tuple[EmbeddingModel, Objective[Batch]]:
+def make_objective(recipe: Recipe) -> tuple[EmbeddingModel, Objective[ImageBatch]]:
     task = task_of(recipe)
     model = task.make_model(task.open().describe()).train()
     task.attach(model)
@@ -305,13 +305,13 @@ def test_a_plan_measures_a_step_with_views_and_clusters() -> None:
 def test_a_plan_counts_the_loading_of_all_views(monkeypatch: pytest.MonkeyPatch) -> None:
     loaded: list[tuple[int, ...]] = []
 
-    class Watched(Loader):
-        def epoch(self, number: int, *, start_step: int = 0) -> Iterator[Batch]:
+    class Watched(ImageLoader):
+        def epoch(self, number: int, *, start_step: int = 0) -> Iterator[ImageBatch]:
             for batch in super().epoch(number, start_step=start_step):
                 loaded.append(tuple(batch.images.shape[1:]))
                 yield batch
 
-    monkeypatch.setattr(image_task, "Loader", Watched)
+    monkeypatch.setattr(image_task, "ImageLoader", Watched)
     monkeypatch.setattr(planning, "_SECONDS", 0.0)
     make_plan(tiny_recipe(*GRAFIT, "epochs=1"))
     assert set(loaded) == {(2, 3, 16, 16)}
@@ -322,7 +322,7 @@ def test_a_batch_of_views_has_its_memory_of_first_views_only() -> None:
     assert isinstance(objective, Grafit)
     assert objective.memory is not None
     before = objective.memory.vectors.clone()
-    batch = Batch(torch.rand(3, 2, 3, 16, 16), torch.tensor([0, 1, 2]), torch.tensor([4, 7, 9]))
+    batch = ImageBatch(torch.rand(3, 2, 3, 16, 16), torch.tensor([0, 1, 2]), torch.tensor([4, 7, 9]))
     objective(model, batch)
     objective.after_step(model)
     moved = (objective.memory.vectors != before).any(dim=1).nonzero().flatten().tolist()

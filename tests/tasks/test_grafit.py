@@ -11,7 +11,7 @@ from together import run_together
 from torch import Tensor
 from torch.nn import functional
 
-from vitrail.data.contract import Batch
+from vitrail.data.contract import ImageBatch
 from vitrail.heads.embed import EmbeddingModel, EmbeddingSettings
 from vitrail.tasks.classify.supervised import Supervised
 from vitrail.tasks.contract import Objective
@@ -324,10 +324,10 @@ def test_target_network_has_no_gradient_no_predictor_and_drops_nothing() -> None
 # The sum of them
 
 
-def batch_of(num_views: int | None, seed: int = 0, num: int = 4) -> Batch:
+def batch_of(num_views: int | None, seed: int = 0, num: int = 4) -> ImageBatch:
     shape = (num, 3, 32, 32) if num_views is None else (num, num_views, 3, 32, 32)
     indices = (torch.arange(num) * 3 + seed) % len(LABELS)
-    return Batch(random(*shape, seed=seed, dtype=torch.float32), LABELS[indices], indices)
+    return ImageBatch(random(*shape, seed=seed, dtype=torch.float32), LABELS[indices], indices)
 
 
 def make_grafit(model: EmbeddingModel, **weights: float) -> Grafit:
@@ -455,7 +455,7 @@ def test_grafit_lowers_both_of_its_losses() -> None:
 
 
 def test_grafit_is_an_objective_with_state() -> None:
-    objective: Objective[Batch] = make_grafit(tiny_model(), knn=1.0)
+    objective: Objective[ImageBatch] = make_grafit(tiny_model(), knn=1.0)
     assert objective.state_dict().keys() == {"memory", "target"}
     assert Supervised().state_dict() == {}
 

@@ -1,14 +1,16 @@
 """Supervised losses against sums done by hand, the papers' binary targets, and class weights."""
 
 import math
+from typing import Literal
 
 import pytest
 import torch
 from shrunk import NUM_CLASSES, images_for, small_model
 from torch import Tensor, nn
 
-from vitrail.data.blend import Blend, Per
-from vitrail.data.contract import Batch
+from vitrail.data.blend import Blend
+from vitrail.data.contract import ImageBatch
+from vitrail.settings.images import BlendSettings
 from vitrail.tasks.classify.supervised import Supervised, balance_weights, binary_targets
 from vitrail.tasks.contract import Losses, Objective
 
@@ -27,7 +29,8 @@ class Answers(nn.Module):
 
 
 def cost(objective: Objective, targets: Tensor, output: Tensor | tuple[Tensor, Tensor] = LOGITS) -> Losses:
-    return objective(Answers(output), Batch(torch.zeros(len(targets), 3, 2, 2), targets, torch.arange(len(targets))))
+    batch = ImageBatch(torch.zeros(len(targets), 3, 2, 2), targets, torch.arange(len(targets)))
+    return objective(Answers(output), batch)
 
 
 def test_cross_entropy_of_class_indices() -> None:
@@ -87,14 +90,16 @@ def test_binary_targets_of_smoothed_ones_tell_the_classes_in_the_picture_from_th
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("per", ["batch", "pair"])
-def test_binary_targets_of_blended_batches_name_the_classes_of_both_images(smoothing: float, per: Per) -> None:
+def test_binary_targets_of_blended_batches_name_the_classes_of_both_images(
+    smoothing: float, per: Literal["batch", "pair"]
+) -> None:
     num_classes, labels = 50, torch.tensor([3, 7, 4, 4, 0, 49])
-    blend = Blend(num_classes=num_classes, smoothing=smoothing, per=per)
+    blend = Blend(BlendSettings(mixup=0.8, cutmix=1.0, per=per), num_classes, smoothing)
     expected = torch.zeros(6, num_classes)
     for place in range(6):
         expected[place, [labels[place], labels[place ^ 1]]] = 1.0
     for step in range(20):
-        batch = Batch(torch.zeros(6, 3, 32, 32), labels, torch.arange(6))
+        batch = ImageBatch(torch.zeros(6, 3, 32, 32), labels, torch.arange(6))
         soft = blend(batch, seed=0, epoch=0, step=step).targets
         is_mixed = (soft.amax(dim=1) < 1.0 - smoothing) | (torch.arange(6) // 2 == 1)  # no box of no area
         targets = binary_targets(soft, num_classes=num_classes, smoothing=smoothing)
@@ -144,7 +149,7 @@ def test_two_heads_are_costed_as_the_mean_that_is_evaluated() -> None:
 @pytest.mark.parametrize("name", ["deit_tiny", "deit_tiny_distilled", "cait_xxs24", "resmlp_s12", "patchconvnet_s20"])
 def test_every_parameter_of_a_model_learns(name: str) -> None:
     model = small_model(name, drop_path=0.0).train()
-    batch = Batch(images_for(model), torch.tensor([1, NUM_CLASSES - 1]), torch.arange(2))
+    batch = ImageBatch(images_for(model), torch.tensor([1, NUM_CLASSES - 1]), torch.arange(2))
     losses = Supervised()(model, batch)
     losses.total.backward()
     assert [name for name, parameter in model.named_parameters() if parameter.grad is None] == []

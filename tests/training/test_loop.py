@@ -77,11 +77,14 @@ def test_a_finished_run_stays_as_it_is(finished: RunFolder) -> None:
 
 def test_accumulation_changes_nothing_but_rounding(finished: RunFolder, tmp_path: Path) -> None:
     words = ("regularisation.drop_path=0", "epochs=1")  # dropped paths are drawn for each micro-batch
-    losses = []
-    for micro_batch in (4, 16):
+    losses, weights = [], []
+    for micro_batch in (16, 4, 6):  # the last in parts of 4, 6 and 6, so that images that are mixed stay together
         run = run_in(tmp_path / str(micro_batch), *words, f"run.micro_batch={micro_batch}")
         losses.append([record["loss"] for record in run.read_metrics() if record["kind"] == "train"])
-    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+        weights.append(weights_of(run))
+    for number in (1, 2):
+        assert losses[number] == pytest.approx(losses[0], rel=1e-5)
+        assert all(torch.allclose(value, weights[0][name], atol=1e-6) for name, value in weights[number].items())
 
 
 def test_a_folder_of_another_recipe_is_refused(finished: RunFolder) -> None:

@@ -9,9 +9,8 @@ from tiny_runs import run_in
 
 from vitrail.cli import main
 from vitrail.data import datasets
-from vitrail.data.contract import Dataset, Level
+from vitrail.data.contract import Dataset, Labels, Level
 from vitrail.data.datasets import open_dataset
-from vitrail.training.loop import build
 
 
 class SeveralLabels(Dataset):
@@ -25,6 +24,9 @@ class SeveralLabels(Dataset):
         labels[::5] = False
         self.levels = {"label": Level(level.classes, labels)}
 
+    def __len__(self) -> int:
+        return len(self.inner)
+
     def read(self, index: int) -> bytes | np.ndarray:
         return self.inner.read(index)
 
@@ -32,14 +34,15 @@ class SeveralLabels(Dataset):
         return self.inner.locate(index)
 
 
-def open_several(spec: str, split: str, *, val_share: float = 0.1, exclude: Path | None = None) -> Dataset:
-    return SeveralLabels(open_dataset(spec, split, val_share=val_share, exclude=exclude))
+def open_several(
+    spec: str, split: str, *, val_share: float = 0.1, exclude: str | None = None, labels: Labels = "required"
+) -> Dataset:
+    return SeveralLabels(open_dataset(spec, split, val_share=val_share, exclude=exclude, labels=labels))
 
 
 def test_a_run_records_what_evaluate_finds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(build, "open_dataset", open_several)
     monkeypatch.setattr(datasets, "open_dataset", open_several)
     run = run_in(tmp_path, "objective.loss=bce", "epochs=1", "schedule.warmup_epochs=0")
     [record] = [record for record in run.read_metrics() if record["kind"] == "eval"]

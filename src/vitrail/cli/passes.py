@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from vitrail.data.contract import Batch, Dataset
+    from vitrail.data.contract import Dataset, ImageBatch
     from vitrail.data.quarantine import Problem
     from vitrail.evaluation.features import Extraction
     from vitrail.inference.trained import Trained
@@ -36,7 +36,7 @@ class Passes:
 
     def answers(
         self, trained: "Trained", *, title: str, note_unread: "Callable[[Problem], object]"
-    ) -> "Iterator[tuple[Tensor, Batch]]":
+    ) -> "Iterator[tuple[Tensor, ImageBatch]]":
         """What the model says, batch by batch, beside a bar that shows how far it is."""
         from vitrail.inference.trained import answer
 

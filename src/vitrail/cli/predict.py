@@ -40,9 +40,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Answer as the images come; what can't be read is named on stderr."""
     import vitrail
+    from vitrail.data.sources.files import ImageFiles
     from vitrail.data.stored import printable
     from vitrail.evaluation.predict import choose_device, choose_precision
-    from vitrail.inference.trained import ImageFiles, answer, load_trained
+    from vitrail.inference.trained import answer, load_trained
     from vitrail.tasks.images.image_task import default_workers
 
     device = choose_device(arguments.device)

@@ -4,18 +4,17 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, get_args
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from vitrail.data.contract import Batch
+from vitrail.data.contract import ImageBatch
 from vitrail.data.draws import Draws
+from vitrail.settings.images import BlendSettings
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
-
-Per = Literal["batch", "pair"]
 
 
 @dataclass(frozen=True)
@@ -74,50 +73,34 @@ class Blend:
     """Mixup (Zhang et al. 2018), CutMix (Yun et al. 2019) and label smoothing: a batch with soft targets.
 
     The image at place 2i is mixed with the one at 2i + 1, and the other way round; the last of an odd batch is left as
-    it is. The papers take any partner in the batch; with neighbours, however a batch is cut into contiguous even parts,
-    over processes or micro-batches, the same pairs are mixed in the same way.
+    it is. The papers take any partner in the batch; with neighbours, however the sampler cuts a batch between pairs,
+    over processes or micro-batches, the same pairs are mixed in the same way: the draws are keyed by the step, or by it
+    and the two samples, never by the part.
     """
 
+    settings: BlendSettings
     num_classes: int
-    mixup: float = 0.8  # alpha of Beta(alpha, alpha), of which the share is drawn; 0: no mixup
-    cutmix: float = 1.0  # the same for CutMix
-    switch: float = 0.5  # how often CutMix is taken where both are on
-    probability: float = 1.0  # how often anything is mixed
-    smoothing: float = 0.1  # the part of every target that is spread over all classes
-    per: Per = "batch"  # whether all pairs of a batch share one draw, as in the papers, or each has its own
+    smoothing: float  # the part of every target that is spread over all classes
 
     def __post_init__(self) -> None:
         if self.num_classes < 1:
             raise ValueError(f"num_classes={self.num_classes}: there must be at least one class")
-        for name in ("mixup", "cutmix"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value >= 0.0):
-                raise ValueError(f"{name}={value}: it is the alpha of a beta distribution; give 0 (off) or more")
-        for name in ("switch", "probability", "smoothing"):
-            value = getattr(self, name)
-            if not 0.0 <= value <= 1.0:
-                raise ValueError(f"{name}={value}: it must lie between 0 and 1")
-        if self.per not in get_args(Per):
-            raise ValueError(f"per={self.per!r}: it must be one of {', '.join(get_args(Per))}")
+        if not 0.0 <= self.smoothing <= 1.0:
+            raise ValueError(f"smoothing={self.smoothing}: it must lie between 0 and 1")
 
-    @property
-    def is_mixing(self) -> bool:
-        """Whether images are ever changed."""
-        return self.probability > 0.0 and (self.mixup > 0.0 or self.cutmix > 0.0)
-
-    def __call__(self, batch: Batch, *, seed: int, epoch: int, step: int) -> Batch:
+    def __call__(self, batch: ImageBatch, *, seed: int, epoch: int, step: int) -> ImageBatch:
         """The batch with targets float32 [batch, classes]; its images, which must be normalised, change in place.
 
         A teacher's answers are mixed as the targets are.
         """
         images, targets = batch.images, self.soften(batch.targets)
-        if not self.is_mixing:
+        if not self.settings.is_mixing:
             return batch._replace(targets=targets)
         if not images.is_floating_point():
             raise ValueError(f"images of {images.dtype} cannot be mixed; normalise them first")
         key = (seed, epoch, step)
         share: float | Tensor
-        if self.per == "batch":
+        if self.settings.per == "batch":
             share = self._mix_batch(images, key=key)
         else:
             share = self._mix_pairs(images, key=key, indices=batch.indices.tolist())
@@ -151,9 +134,10 @@ class Blend:
 
     def draw(self, draws: Draws, *, height: int, width: int) -> Mixing:
         """How one pair, or one batch, of images of that size is mixed."""
-        is_mixed = draws.chance(self.probability)
-        is_cut = draws.chance(self.switch if self.mixup > 0.0 and self.cutmix > 0.0 else float(self.cutmix > 0.0))
-        alpha = self.cutmix if is_cut else self.mixup
+        mixup, cutmix = self.settings.mixup, self.settings.cutmix
+        is_mixed = draws.chance(self.settings.probability)
+        is_cut = draws.chance(self.settings.switch if mixup > 0.0 and cutmix > 0.0 else float(cutmix > 0.0))
+        alpha = cutmix if is_cut else mixup
         if not is_mixed:
             return Mixing(share=0.0, box=None)
         share = 1.0 - float(draws.array().beta(alpha, alpha))

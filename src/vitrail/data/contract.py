@@ -4,20 +4,78 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Literal, NamedTuple, Protocol, TypeVar
 
 import numpy as np
+import torch
 from torch import Tensor
 
+# What is asked of a source: labels, or an error; those that it has; or none, though it may have some.
+Labels = Literal["required", "optional", "ignored"]
+Same = TypeVar("Same", bound="Batch")
+NO_LABEL = -1  # the target of an image that has none: evaluations skip it, and no loss takes it for a class
 
-class Batch(NamedTuple):
-    """What every loader yields."""
+
+class Batch(Protocol):
+    """What every loader yields, whatever the task: some samples, their places in the data set, and a way to a device.
+
+    A named tuple is also put into pinned memory for a GPU; another class is if it has a method `pin_memory`.
+    """
+
+    @property
+    def indices(self) -> Tensor:
+        """Each sample's place in the data set: int64 [batch], which stays on the CPU."""
+
+    @property
+    def num_samples(self) -> int:
+        """How many samples it holds."""
+
+    def to(self: Same, device: torch.device | str, *, non_blocking: bool = False) -> Same:
+        """The batch with all that a model computes with on the device."""
+
+
+class ImageBatch(NamedTuple):
+    """Images with their labels."""
 
     images: Tensor  # uint8 [batch, 3, height, width]; with several views [batch, views, 3, height, width]
-    targets: Tensor  # [batch] class indices, or [batch, classes] where an image may have several classes
+    targets: Tensor  # [batch] class indices, or [batch, classes] where an image may have several; -1: it has no label
     indices: Tensor  # [batch]: the sample's place in the data set
     views: Tensor | None = None  # [batch]: which of its fixed views each image is, where there are such
     answers: Tensor | None = None  # [batch, classes]: what a teacher said about each image before
+
+    @property
+    def num_samples(self) -> int:
+        """How many images it holds, each counted once however many views of it there are."""
+        return len(self.indices)
+
+    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "ImageBatch":
+        """The batch with images, targets and answers on the device; the places and numbers of views stay."""
+        answers = None if self.answers is None else self.answers.to(device, non_blocking=non_blocking)
+        return self._replace(
+            images=self.images.to(device, non_blocking=non_blocking),
+            targets=self.targets.to(device, non_blocking=non_blocking),
+            answers=answers,
+        )
+
+
+class CropsBatch(NamedTuple):
+    """Several views of each image in more than one size, such as the large and small crops of self-supervision."""
+
+    crops: tuple[Tensor, ...]  # one a size, in the order of the views: uint8 [batch, views, 3, height, width]
+    targets: Tensor  # as in ImageBatch
+    indices: Tensor  # [batch]: the sample's place in the data set
+
+    @property
+    def num_samples(self) -> int:
+        """How many images it holds, each counted once however many views of it there are."""
+        return len(self.indices)
+
+    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "CropsBatch":
+        """The batch with crops and targets on the device."""
+        return self._replace(
+            crops=tuple(crops.to(device, non_blocking=non_blocking) for crops in self.crops),
+            targets=self.targets.to(device, non_blocking=non_blocking),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +105,12 @@ class Dataset(ABC):
 
     name: str  # of the source, for messages
     split: str
-    levels: Mapping[str, Level]  # the first is the one that is trained on unless another is asked for
+    levels: Mapping[str, Level]  # the first is the one that is trained on unless another is asked for; may be empty
     groups: np.ndarray | None = None  # int64 [samples]: the file of each sample, where a file holds many (tar shards)
 
+    @abstractmethod
     def __len__(self) -> int:
-        return len(next(iter(self.levels.values())).labels)
+        """How many samples the split has."""
 
     @abstractmethod
     def read(self, index: int) -> bytes | np.ndarray:
@@ -63,6 +122,8 @@ class Dataset(ABC):
 
     def level(self, name: str | None = None) -> Level:
         """The level of that name, or the first."""
+        if not self.levels:
+            raise ValueError(f"{self.name} has no labels: put each class in a folder of its own, or write a manifest")
         if name is None:
             return next(iter(self.levels.values()))
         if name not in self.levels:

@@ -7,13 +7,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import get_args
 
-from vitrail.data.contract import Dataset, Note, Source
+from vitrail.data.checks import check_choice
+from vitrail.data.contract import Dataset, Labels, Note, Source
 from vitrail.data.exclusion import leave_out
 from vitrail.data.sources.folder import open_folder
 from vitrail.data.sources.manifest import open_manifest
 from vitrail.data.sources.names import NAMED
 from vitrail.data.splits import canonical
+from vitrail.data.stored import UnlabelledSource
 
 MANIFEST_EXTENSIONS = (".csv", ".tsv", ".parquet")
 
@@ -25,16 +28,33 @@ class Opening:
     val_share: float  # of train, where there is no val
     seed: int  # of the automatic split
     download: bool  # whether a named set may be fetched
+    labels: Labels  # whether labels must be there
 
 
-def open_source(spec: str | Path, *, val_share: float = 0.1, seed: int = 0, download: bool = False) -> Source:
+def open_source(
+    spec: str | Path,
+    *,
+    val_share: float = 0.1,
+    seed: int = 0,
+    download: bool = False,
+    labels: Labels = "required",
+) -> Source:
     """The data of that name or place, with all its splits.
 
     `spec` is one of: a folder of class folders; a manifest (.csv, .tsv, .parquet); `NAME` or `NAME:ROOT` for a named
     set such as cifar100; `hf://...`; `shards:PATTERN`; `fashion`; `shapes` or `shapes:size=64,count=1000`. A name in
     this table goes before a folder that is called the same, and a note says so: write `./NAME` for the folder.
+
+    With labels="optional" a folder of images or a manifest without labels opens too, as data sets that have no levels;
+    with labels="ignored" no data set has any, and the folders below a folder mean nothing.
     """
-    opening = Opening(val_share=val_share, seed=seed, download=download)
+    check_choice("choice of labels", labels, get_args(Labels))
+    opening = Opening(val_share=val_share, seed=seed, download=download, labels=labels)
+    source = _open(spec, opening)
+    return UnlabelledSource(source) if labels == "ignored" else source
+
+
+def _open(spec: str | Path, opening: Opening) -> Source:
     if isinstance(spec, str):
         if not spec.strip():
             raise ValueError("the data is named by an empty text: give a folder, a manifest or the name of a data set")
@@ -52,12 +72,13 @@ def open_dataset(
     seed: int = 0,
     download: bool = False,
     exclude: str | Path | None = None,
+    labels: Labels = "required",
 ) -> Dataset:
     """One split of the data of that name or place (see `open_source`), without the samples that `exclude` lists.
 
     The names of splits are train, val and test; "valid", "validation", "training" and their like are understood.
     """
-    source = open_source(spec, val_share=val_share, seed=seed, download=download)
+    source = open_source(spec, val_share=val_share, seed=seed, download=download, labels=labels)
     known = {canonical(name): name for name in source.splits} | dict(source.aliases)
     if canonical(split) not in known:
         raise ValueError(f"{source.name} has no split {split!r}; it has: {', '.join(source.splits)}")
@@ -84,9 +105,12 @@ def _open_path(path: Path, opening: Opening) -> Source:
     name = path.name or path.resolve().name
     mode = _mode(path)
     if mode is not None and stat.S_ISDIR(mode):
-        return open_folder(path, name=name, val_share=opening.val_share, seed=opening.seed)
+        return open_folder(path, name=name, val_share=opening.val_share, seed=opening.seed, labels=opening.labels)
     if path.suffix.lower() in MANIFEST_EXTENSIONS:
-        return open_manifest(path, name=path.stem, val_share=opening.val_share, seed=opening.seed)
+        needs_labels = opening.labels == "required"
+        return open_manifest(
+            path, name=path.stem, val_share=opening.val_share, seed=opening.seed, needs_labels=needs_labels
+        )
     if path.suffix.lower() == ".tar":
         raise ValueError(f"{path} is an archive: unpack it, or write shards:{path} if it holds WebDataset samples")
     if mode is not None:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitrail.data.checks import check_probability, check_range
+from vitrail.data.checks import check_range
 from vitrail.data.draws import Draws
 
 # Of ImageNet's pixels, as bytes.
@@ -24,12 +24,11 @@ class RandomErasing:
     before it, of ImageNet's mean and standard deviation, so it ends at 0 and 255 as pixels do.
     """
 
-    probability: float = 0.25
+    probability: float
     area: tuple[float, float] = (0.02, 1 / 3)  # of the picture's
     ratio: tuple[float, float] = (0.3, 1 / 0.3)  # height over width; every factor as likely as its inverse
 
     def __post_init__(self) -> None:
-        check_probability("the probability of erasing", self.probability)
         check_range("the area of erasing", self.area, high=1.0)
         check_range("the ratio of erasing", self.ratio)
 

@@ -13,6 +13,7 @@ from vitrail.data.checks import check_interpolation, check_number, check_probabi
 from vitrail.data.draws import Draws
 from vitrail.data.geometry import choose_interpolation
 from vitrail.data.operations import interpret, interpret_wide, operate
+from vitrail.settings.images import AugmentationSettings
 
 _JITTERED = ("brightness", "contrast", "saturation", "hue")
 
@@ -105,20 +106,17 @@ class ThreeAugment:
 class RandAugment:
     """Some random operations, all of about one magnitude (arXiv 1909.13719), with the papers' additions to it.
 
-    DeiT's "9/0.5" is the default; ResNet-strikes-back has 7/0.5 and 6/0.5.
+    DeiT has "9/0.5", ResNet-strikes-back 7/0.5 and 6/0.5.
     """
 
-    magnitude: float = 9.0  # of 10
-    noise: float = 0.5  # standard deviation of the magnitude
+    magnitude: float  # of 10
+    noise: float  # standard deviation of the magnitude
     num_operations: int = 2
     probability: float = 0.5  # of each operation
     is_increasing: bool = True  # a higher magnitude changes the picture more, whatever the operation
     interpolation: str = "bicubic"
 
     def __post_init__(self) -> None:
-        check_number("the magnitude of RandAugment", self.magnitude, low=0, high=10)
-        if not (is_number(self.noise) and self.noise >= 0):
-            raise ValueError(f"the noise of RandAugment is {self.noise!r}; it can be 0 or more")
         if not is_count(self.num_operations):
             raise ValueError(f"RandAugment can't make {self.num_operations!r} operations; give a whole number")
         check_probability("the probability of RandAugment", self.probability)
@@ -177,12 +175,13 @@ class TrivialAugment:
 
 Policy = ThreeAugment | RandAugment | AutoAugment | TrivialAugment
 
-POLICIES: dict[str, type[Policy]] = {
-    "three": ThreeAugment,
-    "rand": RandAugment,
-    "auto": AutoAugment,
-    "trivial": TrivialAugment,
-}
+
+def make_policy(settings: AugmentationSettings) -> Policy | None:
+    """The policy that the settings name."""
+    if settings.policy == "rand":
+        return RandAugment(settings.magnitude, settings.magnitude_noise)
+    plain = {"three": ThreeAugment, "auto": AutoAugment, "trivial": TrivialAugment}
+    return plain[settings.policy]() if settings.policy else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """Which samples make up each step of an epoch, for one rank: a function of the seed and the epoch, and nothing else.
 
 An epoch is one order of all samples, cut into global batches. A rank takes its contiguous part of every global batch:
-the whole batch is the same for any number of ranks, and no sample is seen twice or left out because of them.
+the whole batch is the same for any number of ranks, and no sample is seen twice or left out because of them. The parts
+are cut between pairs of neighbours, which `blend` mixes: so these are the same for any number of ranks too.
 """
 
 import math
@@ -28,9 +29,16 @@ class Ranks:
         if not 0 <= self.rank < self.num_ranks:
             raise ValueError(f"rank {self.rank} is not one of {self.num_ranks} ranks: they count from 0")
 
-    def part(self, length: int) -> slice:
-        """This rank's contiguous part of `length` things."""
-        return slice(self.rank * length // self.num_ranks, (self.rank + 1) * length // self.num_ranks)
+
+def count_parts(batch_size: int, *, num_ranks: int, micro_batch: int, keeps_pairs: bool = True) -> int:
+    """The micro-batches of a step in every rank: of at most `micro_batch` images, but of a pair at least.
+
+    None of them is empty in any rank: where ranks have unequally many pairs, the fewest limit the number.
+    """
+    size = 2 if keeps_pairs else 1
+    num_pieces = -(-batch_size // size)
+    most, fewest = -(-num_pieces // num_ranks), num_pieces // num_ranks
+    return max(1, min(-(-most // max(1, micro_batch // size)), fewest))
 
 
 class Sampler:
@@ -39,6 +47,9 @@ class Sampler:
     With `num_repeats` > 1 (repeated augmentation, thesis 3.4.5) each image comes that often, every time as another
     view, and an epoch keeps its length: it sees a `num_repeats`-th of the images. In batches of more than a few images
     the views of one are never neighbours, because neighbours are what `blend` mixes.
+
+    With `keeps_pairs` the samples at the places 2i and 2i + 1 of a global batch are in one part: parts have an even
+    number of samples, but for the last one of an odd batch. An evaluation mixes nothing, and cuts by count.
     """
 
     def __init__(
@@ -51,6 +62,7 @@ class Sampler:
         num_micro_batches: int = 1,
         num_repeats: int = 1,
         is_training: bool = True,
+        keeps_pairs: bool = True,
         groups: np.ndarray | None = None,
         weights: np.ndarray | None = None,
     ) -> None:
@@ -73,10 +85,15 @@ class Sampler:
         self.ranks = ranks or Ranks()
         self.num_micro_batches = num_micro_batches
         self.num_repeats = num_repeats
-        num_parts = self.ranks.num_ranks * num_micro_batches
-        if is_training and self.batch_size < num_parts:
-            raise ValueError(f"a batch of {self.batch_size} can't be divided into {num_parts} parts: take a larger one")
         self.is_training = is_training  # shuffled, whole batches only; otherwise in order, every sample once
+        self._piece = 2 if is_training and keeps_pairs else 1  # samples that are never parted
+        num_pieces = -(-self.batch_size // self._piece)
+        if is_training and num_pieces // self.ranks.num_ranks < num_micro_batches:
+            pieces = f"{num_pieces} pairs to mix" if self._piece == 2 else f"{num_pieces} images"
+            raise ValueError(
+                f"a batch of {self.batch_size} ({pieces}) can't be divided into {self.ranks.num_ranks} x "
+                f"{num_micro_batches} parts (processes x micro-batches): take a larger batch_size or run.micro_batch"
+            )
         self.groups = groups  # the tar shard of each sample, where reading in order matters
         self.weights = (
             None if weights is None else np.asarray(weights)
@@ -133,13 +150,16 @@ class Sampler:
 
     def _parts(self, length: int) -> list[slice]:
         """This rank's micro-batches of a global batch, none of them empty."""
-        mine = self.ranks.part(length)
-        cuts = [
-            mine.start + (mine.stop - mine.start) * part // self.num_micro_batches
-            for part in range(self.num_micro_batches)
-        ]
-        parts = [slice(start, stop) for start, stop in zip(cuts, [*cuts[1:], mine.stop], strict=True)]
+        mine = _cut(slice(0, length), self.ranks.num_ranks, piece=self._piece)[self.ranks.rank]
+        parts = _cut(mine, self.num_micro_batches, piece=self._piece)
         return [part for part in parts if part.stop > part.start]
+
+
+def _cut(whole: slice, num_parts: int, *, piece: int) -> list[slice]:
+    """Contiguous parts of about equal length, cut only at multiples of `piece` from the start."""
+    num_pieces = -(-(whole.stop - whole.start) // piece)
+    cuts = [whole.start + piece * (num_pieces * part // num_parts) for part in range(num_parts)]
+    return [slice(start, stop) for start, stop in zip(cuts, [*cuts[1:], whole.stop], strict=True)]
 
 
 def _count_turns(order: np.ndarray) -> np.ndarray:

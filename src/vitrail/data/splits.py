@@ -47,12 +47,14 @@ def stratify(names: Sequence[str], labels: np.ndarray, *, share: float = 0.1, se
 
 
 def complete(
-    splits: np.ndarray | None, *, names: Sequence[str], labels: np.ndarray, share: float, seed: int
+    splits: np.ndarray | None, *, names: Sequence[str], labels: np.ndarray | None, share: float, seed: int
 ) -> tuple[np.ndarray, list[Note]]:
     """The split of every sample, with a val taken from train where there is none, and a note that says so.
 
     `splits` holds the split of each sample, or is None where there are none yet: then all of it counts as train.
+    Samples without `labels` are split as those of one class are.
     """
+    labels = np.zeros(len(names), dtype=np.int64) if labels is None else labels
     if splits is None:
         given, splits = "splits", np.full(len(names), "train")
     else:

@@ -1,5 +1,6 @@
 """The two plain kinds of data set: files on a disk, and pixels in memory."""
 
+import copy
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import overload
@@ -45,6 +46,9 @@ class FileDataset(Dataset):
         self.root = root.absolute()  # so that a list of its files holds elsewhere too
         self.paths = PackedStrings(paths)  # relative to the root, or absolute
 
+    def __len__(self) -> int:
+        return len(self.paths)
+
     def read(self, index: int) -> bytes:
         """The file's bytes."""
         return (self.root / self.paths[index]).read_bytes()
@@ -60,6 +64,9 @@ class ArrayDataset(Dataset):
     def __init__(self, *, name: str, split: str, images: np.ndarray, levels: Mapping[str, Level]) -> None:
         self.name, self.split, self.levels = name, split, levels
         self.images = images  # uint8 [samples, height, width] or [samples, height, width, 3]
+
+    def __len__(self) -> int:
+        return len(self.images)
 
     def read(self, index: int) -> np.ndarray:
         """The image's pixels."""
@@ -81,6 +88,9 @@ class Subset(Dataset):
         self.groups = None if dataset.groups is None else dataset.groups[indices]
         self.dataset, self.indices = dataset, indices
 
+    def __len__(self) -> int:
+        return len(self.indices)
+
     def read(self, index: int) -> bytes | np.ndarray:
         """The sample as the other data set stores it."""
         return self.dataset.read(int(self.indices[index]))
@@ -98,6 +108,9 @@ class Relabelled(Dataset):
         self.levels = {name: level, **dataset.levels}
         self.dataset = dataset
 
+    def __len__(self) -> int:
+        return len(self.dataset)
+
     def read(self, index: int) -> bytes | np.ndarray:
         """The sample as the other data set stores it."""
         return self.dataset.read(index)
@@ -105,6 +118,13 @@ class Relabelled(Dataset):
     def locate(self, index: int) -> str:
         """Where the other data set has it."""
         return self.dataset.locate(index)
+
+
+def without_labels(dataset: Dataset) -> Dataset:
+    """The same samples with no labels."""
+    bare = copy.copy(dataset)
+    bare.levels = {}
+    return bare
 
 
 class OpenedSource(Source):
@@ -119,3 +139,15 @@ class OpenedSource(Source):
     def open(self, split: str) -> Dataset:
         """One of the splits, by its name or another name of it."""
         return self._datasets[self.aliases.get(split, split)]
+
+
+class UnlabelledSource(Source):
+    """Another source with all its splits, whose labels are ignored."""
+
+    def __init__(self, source: Source) -> None:
+        self.name, self.splits, self.notes, self.aliases = source.name, source.splits, source.notes, source.aliases
+        self._source = source
+
+    def open(self, split: str) -> Dataset:
+        """One of the splits, without labels."""
+        return without_labels(self._source.open(split))

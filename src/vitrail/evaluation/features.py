@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from vitrail.data.augment import EvaluationView
 from vitrail.data.blend import Normalize
 from vitrail.data.contract import Dataset
-from vitrail.data.loader import Loader
+from vitrail.data.loader import ImageLoader
 from vitrail.data.quarantine import NotingQuarantine, Problem
 from vitrail.data.sampler import Sampler
 from vitrail.evaluation.predict import predict
@@ -125,7 +125,7 @@ def embed(
 
 def _compute(extraction: Extraction, data: Dataset, *, advance: Callable[[int], object]) -> Embeddings:
     unread: list[Problem] = []
-    loader = Loader(
+    loader = ImageLoader(
         data,
         transform=extraction.view,
         sampler=Sampler(len(data), batch_size=extraction.batch_size, is_training=False),

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from vitrail.data.blend import Normalize
-from vitrail.data.contract import Batch
+from vitrail.data.contract import ImageBatch
 from vitrail.layers.talking_heads import has_native_bfloat16
 
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
@@ -47,12 +47,12 @@ def autocast(device: torch.device, dtype: torch.dtype) -> contextlib.AbstractCon
 
 def predict(
     model: nn.Module,
-    batches: Iterable[Batch],
+    batches: Iterable[ImageBatch],
     *,
     normalize: Normalize,
     device: torch.device,
     dtype: torch.dtype = torch.float32,
-) -> Iterator[tuple[Tensor, Batch]]:
+) -> Iterator[tuple[Tensor, ImageBatch]]:
     """Logits in float32 [batch, classes] on the device, with the batch they belong to. The model is put into eval mode
     and back."""
     was_training = model.training

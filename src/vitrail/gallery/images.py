@@ -52,8 +52,11 @@ class GivenImages(Dataset):
 
     def __init__(self, images: Sequence[AnyImage]) -> None:
         self.name, self.split = "images", "given"
-        self.levels = {"label": Level(classes=("unknown",), labels=np.zeros(len(images), dtype=np.int64))}
+        self.levels = {}
         self.images = images
+
+    def __len__(self) -> int:
+        return len(self.images)
 
     def read(self, index: int) -> bytes | np.ndarray:
         """The file's bytes, or the pixels."""
@@ -83,6 +86,9 @@ class AllSplits(Dataset):
             for name in shared
         }
         self.ends = np.cumsum([len(part) for part in self.parts])
+
+    def __len__(self) -> int:
+        return int(self.ends[-1])
 
     def read(self, index: int) -> bytes | np.ndarray:
         """The sample as its split stores it."""

@@ -9,18 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from vitrail.data.augment import EvaluationView
 from vitrail.data.blend import Normalize
 from vitrail.data.checks import as_pair
-from vitrail.data.contract import Batch, Dataset, Level
-from vitrail.data.loader import Loader
+from vitrail.data.contract import Dataset, ImageBatch
+from vitrail.data.loader import ImageLoader
 from vitrail.data.quarantine import NotingQuarantine, Problem
 from vitrail.data.sampler import Sampler
-from vitrail.data.stored import FileDataset, printable
 from vitrail.evaluation.predict import predict
 from vitrail.heads.embed import EmbeddingModel, trunk_of
 from vitrail.models.build import build_model, build_timm_model
@@ -285,12 +283,12 @@ def answer(
     batch_size: int = 64,
     workers: int = 0,
     note_unread: Callable[[Problem], object],
-) -> Iterator[tuple[Tensor, Batch]]:
+) -> Iterator[tuple[Tensor, ImageBatch]]:
     """Logits in float32 [batch, classes] for all of the data, in its order, with the batch they belong to.
 
     An image that can't be read is left out and handed to `note_unread`, before the answers of its batch.
     """
-    loader = Loader(
+    loader = ImageLoader(
         data,
         transform=trained.view,
         sampler=Sampler(len(data), batch_size=batch_size, is_training=False),
@@ -301,18 +299,6 @@ def answer(
     )
     model = trained.model.to(device)
     yield from predict(model, loader.epoch(0), normalize=trained.normalize, device=device, dtype=dtype)
-
-
-class ImageFiles(FileDataset):
-    """Files whose classes nobody knows, under the names they are given."""
-
-    def __init__(self, paths: Sequence[str]) -> None:
-        levels = {"label": Level(classes=("unknown",), labels=np.zeros(len(paths), dtype=np.int64))}
-        super().__init__(name="images", split="files", root=Path(), paths=paths, levels=levels)
-
-    def locate(self, index: int) -> str:
-        """The path as it was given."""
-        return printable(self.paths[index])
 
 
 def _load_run(run: RunFolder) -> Trained:

@@ -1,8 +1,13 @@
 """What a run is trained on."""
 
+from typing import TYPE_CHECKING
+
 from pydantic import Field, NonNegativeInt
 
 from vitrail.settings.section import Section
+
+if TYPE_CHECKING:
+    from vitrail.data.contract import Dataset, Labels
 
 
 class DataSettings(Section):
@@ -24,3 +29,14 @@ class DataSettings(Section):
     """draw every class equally often"""
     workers: NonNegativeInt | None = None
     """processes that read and augment; null: by the number of cores"""
+
+    def open(self, *, labels: "Labels" = "required") -> "tuple[Dataset, Dataset]":
+        """The training and the validation data, without the samples in quarantine."""
+        from vitrail.data.datasets import open_dataset
+
+        if self.spec is None:
+            raise ValueError("no data given: add data=FOLDER, or the name of a data set such as data=fashion")
+        train = open_dataset(self.spec, "train", val_share=self.val_share, exclude=self.quarantine, labels=labels)
+        # What is in quarantine is of the training data, so other data to evaluate on is whole.
+        spec, exclude = (self.spec, self.quarantine) if self.val is None else (self.val, None)
+        return train, open_dataset(spec, "val", val_share=self.val_share, exclude=exclude, labels=labels)

@@ -1,11 +1,16 @@
 """How training images are varied and mixed."""
 
 from collections.abc import Set
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from pydantic import Field, NonNegativeFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, PositiveInt, field_validator
+from pydantic_core import PydanticCustomError
 
-from vitrail.settings.section import Section
+from vitrail.settings.section import ImageSize, Section
+
+if TYPE_CHECKING:
+    from vitrail.data.augment import Augmentation
+    from vitrail.data.blend import Blend
 
 
 class AugmentationSettings(Section):
@@ -17,14 +22,18 @@ class AugmentationSettings(Section):
     """part of the image's area, for resized"""
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
     """width over height, for resized"""
+    crop_ratio: float = Field(default=0.875, gt=0.0, le=1.0)
+    """picture over resized image, for evaluation"""
     interpolation: Literal["bicubic", "bilinear", "random"] = "bicubic"
     """filter of the resizing"""
     flip: float = Field(default=0.5, ge=0.0, le=1.0)
-    """probability of mirroring"""
+    """probability of mirroring left to right"""
+    vertical_flip: float = Field(default=0.0, ge=0.0, le=1.0)
+    """probability of mirroring upside down"""
     policy: Literal["three", "rand", "auto", "trivial"] | None = None
     """three: 3-Augment; rand: RandAugment; auto: AutoAugment; trivial: TrivialAugment"""
-    magnitude: NonNegativeFloat = 9.0
-    """of RandAugment"""
+    magnitude: float = Field(default=9.0, ge=0.0, le=10.0)
+    """strength of RandAugment's operations, of 10"""
     magnitude_noise: NonNegativeFloat = 0.5
     """standard deviation of RandAugment's magnitude"""
     colour_jitter: NonNegativeFloat = 0.0
@@ -36,17 +45,40 @@ class AugmentationSettings(Section):
 
     def unused(self) -> Set[str]:
         """What other crops and policies read."""
-        of_crop = {"scale", "ratio"} if self.crop != "resized" else set()
+        of_crops = {"resized": {"scale", "ratio"}, "evaluation": {"crop_ratio"}}
+        of_crop = {name for crop, names in of_crops.items() for name in names if crop != self.crop}
         return of_crop | ({"magnitude", "magnitude_noise"} if self.policy != "rand" else set())
+
+    @field_validator("scale", "ratio")
+    @classmethod
+    def check_range(cls, bounds: tuple[float, float]) -> tuple[float, float]:
+        """Positive, the smaller one first."""
+        if not 0.0 < bounds[0] <= bounds[1]:
+            raise PydanticCustomError("no_range", "give a smaller and a larger number, above 0")
+        return bounds
+
+    @field_validator("scale")
+    @classmethod
+    def check_area(cls, scale: tuple[float, float]) -> tuple[float, float]:
+        """No more than the image has."""
+        if scale[1] > 1.0:
+            raise PydanticCustomError("no_range", "a crop is no larger than its image: give numbers of at most 1")
+        return scale
+
+    def build(self, *, image_size: ImageSize) -> "Augmentation":
+        """What makes a training picture of that size of an image."""
+        from vitrail.data.augment import Augmentation
+
+        return Augmentation(image_size, self)
 
 
 class BlendSettings(Section):
     """How images and labels are mixed."""
 
     mixup: NonNegativeFloat = 0.0
-    """alpha of mixup"""
+    """alpha of mixup: the share is drawn from Beta(alpha, alpha); 0: no mixup"""
     cutmix: NonNegativeFloat = 0.0
-    """alpha of CutMix"""
+    """alpha of CutMix; 0: no CutMix"""
     switch: float = Field(default=0.5, ge=0.0, le=1.0)
     """how often CutMix where both are on"""
     probability: float = Field(default=1.0, ge=0.0, le=1.0)
@@ -59,3 +91,14 @@ class BlendSettings(Section):
         if not self.mixup and not self.cutmix:
             return {"switch", "probability", "per"}
         return set() if self.mixup and self.cutmix else {"switch"}
+
+    @property
+    def is_mixing(self) -> bool:
+        """Whether images are ever changed."""
+        return self.probability > 0.0 and (self.mixup > 0.0 or self.cutmix > 0.0)
+
+    def build(self, *, num_classes: int, smoothing: float) -> "Blend | None":
+        """What mixes a batch, with the label smoothing of the objective; None where nothing is mixed."""
+        from vitrail.data.blend import Blend
+
+        return Blend(self, num_classes=num_classes, smoothing=smoothing) if self.is_mixing else None

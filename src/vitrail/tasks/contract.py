@@ -213,8 +213,8 @@ class TaskData(Protocol):
 class Loaders:
     """The batches of a stage."""
 
-    train: Loader
-    val: Loader
+    train: Loader[Any]
+    val: Loader[Any]
 
 
 class RunReader(Protocol):
@@ -302,6 +302,11 @@ class Task(ABC, Generic[B]):
     def remarks(cls, run: RunReader) -> Iterator[str]:
         """Lines for the terminal, when a run has ended."""
         return iter(())
+
+    @property
+    def keeps_pairs(self) -> bool:
+        """Whether neighbours in a batch are mixed with each other, so that it is cut between pairs only."""
+        return False
 
     @property
     def num_views(self) -> int:

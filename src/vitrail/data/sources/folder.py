@@ -1,4 +1,4 @@
-"""A folder of class folders, or of train, val and test folders that hold them."""
+"""A folder of class folders or of images without labels, or of train, val and test folders that hold them."""
 
 import os
 import stat
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from vitrail.data.contract import Level, Note, Source
+from vitrail.data.contract import Labels, Level, Note, Source
 from vitrail.data.sources.class_names import note_alike, note_missing
 from vitrail.data.splits import SPLITS, canonical, complete, in_order
 from vitrail.data.stored import FileDataset, OpenedSource, printable
@@ -18,15 +18,20 @@ EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff",
 IGNORED = frozenset({"__macosx", "thumbs.db", "desktop.ini", "@eadir"})
 
 
-def open_folder(root: Path, *, name: str, val_share: float = 0.1, seed: int = 0) -> Source:
+def open_folder(root: Path, *, name: str, val_share: float = 0.1, seed: int = 0, labels: Labels = "required") -> Source:
     """The images below a folder: one class per folder, and images at any depth inside it.
 
     Classes are one list for all splits: the names of the folders that hold images in any split, in plain string order
     (so "10" precedes "9", and "Z" precedes "a"). Samples are in the order of their classes, then of their paths.
     Hidden files and folders are passed over; links are followed, but no folder is read twice for one class.
+
+    Where labels are optional, images without class folders have none. Where they are ignored, folders but those of
+    splits mean nothing, and all images below count.
     """
     top = _list(root)
     folders = _split_folders(root, top)
+    if labels == "ignored" or (labels == "optional" and not _has_classes(root, top, folders)):
+        return _open_unlabelled(root, name, top, folders=folders, val_share=val_share, seed=seed)
     notes: list[Note] = []
     found: dict[str, dict[str, _Class]] = {}  # split -> class -> what it holds
     if not folders:
@@ -45,6 +50,30 @@ def open_folder(root: Path, *, name: str, val_share: float = 0.1, seed: int = 0)
         notes += _note_stray_images(".", top)
         notes += [_note_stray_folder(folder) for folder in top.folders if folder not in folders.values()]
     return _assemble(root, name, found, folders=folders, notes=notes, val_share=val_share, seed=seed)
+
+
+def _has_classes(root: Path, top: "_Listing", folders: Mapping[str, str]) -> bool:
+    """Whether there is a folder that a class may be, in the data folder or in one of a split."""
+    return any(_list(root / folder).folders for folder in folders.values()) if folders else bool(top.folders)
+
+
+def _open_unlabelled(
+    root: Path, name: str, top: "_Listing", *, folders: Mapping[str, str], val_share: float, seed: int
+) -> Source:
+    """All images of each split, at any depth, without labels."""
+    notes: list[Note] = []
+    found: dict[str, dict[str, _Class]] = {}
+    prefixes = {split: f"{folder}/" for split, folder in folders.items()} or {"train": ""}
+    for split, prefix in prefixes.items():
+        listing = _list(root / prefix) if prefix else top
+        outside = {_identity(root), _identity(root / prefix)}
+        found[split] = {"": _Class([prefix + image for image in listing.images], bool(listing.folders))}
+        for folder in listing.folders:
+            found[split][folder] = _read_class(root, prefix + folder, outside=outside, notes=notes)
+    if folders:
+        notes += _note_stray_images(".", top)
+        notes += [_note_stray_folder(folder) for folder in top.folders if folder not in folders.values()]
+    return _assemble(root, name, found, folders=folders, notes=notes, val_share=val_share, seed=seed, is_labelled=False)
 
 
 @dataclass(frozen=True)
@@ -185,8 +214,9 @@ def _assemble(
     notes: list[Note],
     val_share: float,
     seed: int,
+    is_labelled: bool = True,
 ) -> Source:
-    """One list of classes, the labels and the splits of all that was found."""
+    """One list of classes, the labels if there are any, and the splits of all that was found."""
     present = {split: [folder for folder, held in classes.items() if held.images] for split, classes in found.items()}
     classes = sorted(set().union(*present.values()))
     if not classes:
@@ -206,20 +236,25 @@ def _assemble(
             labels += [index[folder]] * len(images)
     all_labels = np.array(labels, dtype=np.int64)
     all_splits, split_notes = complete(
-        np.array(splits) if folders else None, names=names, labels=all_labels, share=val_share, seed=seed
+        np.array(splits) if folders else None,
+        names=names,
+        labels=all_labels if is_labelled else None,
+        share=val_share,
+        seed=seed,
     )
     shown = tuple(map(printable, classes))
     places = {split: f"{prefix}{{}}" for split, prefix in prefixes.items()}
-    notes += note_missing({split: list(map(printable, held)) for split, held in present.items()}, places=places)
-    notes += note_alike(shown)
-    notes += _note_empty(found, classes, prefixes=prefixes)
-    if len(classes) == 1:
+    if is_labelled:
+        notes += note_missing({split: list(map(printable, held)) for split, held in present.items()}, places=places)
+        notes += note_alike(shown)
+        notes += _note_empty(found, classes, prefixes=prefixes)
+    if is_labelled and len(classes) == 1:
         notes.append(_note_single(classes[0], found))
     notes += split_notes
     datasets = []
     for split in in_order(all_splits.tolist()):
         chosen = np.flatnonzero(all_splits == split)
-        levels = {"label": Level(classes=shown, labels=all_labels[chosen])}
+        levels = {"label": Level(classes=shown, labels=all_labels[chosen])} if is_labelled else {}
         files = [paths[place] for place in chosen]
         datasets.append(FileDataset(name=name, split=split, root=root, paths=files, levels=levels))
     return OpenedSource(datasets, notes=notes)

@@ -33,6 +33,9 @@ class HuggingFaceDataset(Dataset):
         self.rows = rows  # the image column alone
         self._column = rows.column_names[0]
 
+    def __len__(self) -> int:
+        return len(self.rows)
+
     def read(self, index: int) -> bytes:
         """The encoded image: held by the table, or in the file that it names."""
         image = self.rows[index][self._column]

@@ -38,7 +38,13 @@ NUM_LOOKED_FOR = 20  # files, spread over the manifest, of which at least one mu
 
 
 def open_manifest(
-    path: Path, *, name: str, val_share: float = 0.1, seed: int = 0, levels: Sequence[str] | None = None
+    path: Path,
+    *,
+    name: str,
+    val_share: float = 0.1,
+    seed: int = 0,
+    levels: Sequence[str] | None = None,
+    needs_labels: bool = True,
 ) -> Source:
     """The images that a CSV or Parquet file lists, in its order.
 
@@ -47,7 +53,7 @@ def open_manifest(
     text or integers whose values repeat (two or more, at most half as many as rows) and which have no empty cell.
     They are called like their columns; the first level is `label`. The classes of each are one list for all splits: by
     number if all are integers, else as strings. A Parquet file may hold the images itself, and state its classes; their
-    order is then kept.
+    order is then kept. Where no labels are needed, a file without the column `label` has no levels.
     """
     try:
         if not path.is_file():
@@ -57,12 +63,15 @@ def open_manifest(
         raise ValueError(f"cannot read {path}: {error.strerror or first_line(error)}") from None
     if not table.places:
         raise ValueError(f"{path} lists no images")
-    columns = _choose_columns(path, table, levels)
-    coded = {"label": _code(table, columns.label)} | {column: _code(table, column) for column in columns.levels}
+    columns = _choose_columns(path, table, levels, needs_labels=needs_labels)
+    coded: dict[str, Level] = {}
+    if columns.label is not None:
+        coded = {"label": _code(table, columns.label)} | {column: _code(table, column) for column in columns.levels}
+    main = coded.get("label")
     splits = None
     if columns.split is not None:
         splits = np.array([canonical(text) for text in table.columns[columns.split]], dtype=object)
-    notes = _note_names(columns) + note_classes(coded["label"], splits)
+    notes = _note_names(columns) + ([] if main is None else note_classes(main, splits))
     paths: list[str] = []
     names = [str(row) for row in range(len(table.places))]  # what the automatic split goes by
     if columns.path is not None:
@@ -70,8 +79,11 @@ def open_manifest(
         _refuse_nul(path, paths, table.places)
         _look_for_some(path, paths)
         names = _below_shared_folder(paths)
-        notes += _note_repeated(names, table.places, labels=table.columns[columns.label])
-    splits, split_notes = complete(splits, names=names, labels=coded["label"].labels, share=val_share, seed=seed)
+        labels = [""] * len(names) if columns.label is None else table.columns[columns.label]
+        notes += _note_repeated(names, table.places, labels=labels)
+    splits, split_notes = complete(
+        splits, names=names, labels=None if main is None else main.labels, share=val_share, seed=seed
+    )
     datasets: list[Dataset] = []
     for split in in_order(splits.tolist()):
         rows = np.flatnonzero(splits == split)
@@ -103,6 +115,9 @@ class TableImages(Dataset):
         self.table = table.absolute()  # so that a list of its images holds elsewhere too
         self.images, self.rows = images, rows
 
+    def __len__(self) -> int:
+        return len(self.rows)
+
     def read(self, index: int) -> bytes:
         """The encoded file."""
         data: bytes | None = self.images[int(self.rows[index])].as_py()
@@ -120,22 +135,24 @@ class _Columns:
     """Which column means what."""
 
     path: str | None  # None: the table holds the images
-    label: str
+    label: str | None  # None: there are no labels
     split: str | None
     levels: tuple[str, ...]
 
 
-def _choose_columns(path: Path, table: Table, levels: Sequence[str] | None) -> _Columns:
+def _choose_columns(path: Path, table: Table, levels: Sequence[str] | None, *, needs_labels: bool) -> _Columns:
     path_column = _find(table, PATH_NAMES) if table.images is None else None
     label_column = _find(table, LABEL_NAMES)
     split_column = _find(table, SPLIT_NAMES)
     if path_column is None and table.images is None:
         raise ValueError(_absent(path, table, PATH_NAMES))
-    if label_column is None:
+    if label_column is None and needs_labels:
         raise ValueError(_absent(path, table, LABEL_NAMES))
     if split_column is None and any(column.lower() in SPLIT_NAMES for column in table.unread):
         raise ValueError(_absent(path, table, SPLIT_NAMES))
     used = [column for column in (path_column, label_column, split_column) if column is not None]
+    if label_column is None:
+        levels = ()
     if levels is None:
         rest = [column for column in table.columns if column not in used and column.lower() not in PATH_NAMES]
         levels = [column for column in rest if _repeats(table.columns[column])]

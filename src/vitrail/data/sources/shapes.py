@@ -90,8 +90,11 @@ class ShapesDataset(Dataset):
 
     def __init__(self, *, split: str, count: int, settings: ShapesSettings) -> None:
         self.name, self.split, self.settings = "shapes", split, settings
-        labels = _balanced_labels(count, seed=settings.seed, split=split)
+        self._drawn = labels = _balanced_labels(count, seed=settings.seed, split=split)
         self.levels = {"label": Level(CLASSES, labels), "coarse": Level(SHAPES, labels // len(TEXTURES))}
+
+    def __len__(self) -> int:
+        return len(self._drawn)
 
     def read(self, index: int) -> np.ndarray:
         """The picture, uint8 [size, size, 3]."""
@@ -131,7 +134,7 @@ class ShapesDataset(Dataset):
 
     def _scene(self, index: int) -> tuple[Draws, Scene]:
         draws = Draws("shapes", self.settings.seed, self.split, index)
-        return draws, _draw_scene(draws, label=int(self.levels["label"].labels[index]), settings=self.settings)
+        return draws, _draw_scene(draws, label=int(self._drawn[index]), settings=self.settings)
 
 
 def open_shapes(settings: str = "") -> Source:

@@ -47,6 +47,9 @@ class ShardDataset(Dataset):
         self._offsets, self._sizes = offsets, sizes
         self._names = PackedStrings(names)
 
+    def __len__(self) -> int:
+        return len(self._names)
+
     def read(self, index: int) -> bytes:
         """The image's file."""
         offset, size = int(self._offsets[index]), int(self._sizes[index])

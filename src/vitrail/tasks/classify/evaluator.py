@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 from torch import nn
 
+from vitrail.data.contract import ImageBatch
 from vitrail.data.loader import Loader
 from vitrail.evaluation.average_precision import AveragePrecisionMeter
 from vitrail.evaluation.classify import ClassificationMeter
@@ -20,7 +21,7 @@ PREDICTIONS_FILE = "predictions.npz"
 class ClassificationEvaluator(Evaluator):
     """Accuracy on val, exact over all processes; the answers are kept for the report."""
 
-    def __init__(self, task: ImageTask, loader: Loader) -> None:
+    def __init__(self, task: ImageTask, loader: Loader[ImageBatch]) -> None:
         self.task, self.loader = task, loader
         self._columns = np.zeros((5, 0))
 

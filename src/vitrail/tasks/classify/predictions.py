@@ -7,11 +7,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitrail.data.contract import Batch
+from vitrail.data.contract import ImageBatch
 from vitrail.training.runs.checkpoint import write_whole
 
 
-def answers(logits: Tensor, batch: Batch) -> np.ndarray:
+def answers(logits: Tensor, batch: ImageBatch) -> np.ndarray:
     """Index, target, answer, its probability and the target's, [5, batch]; target -1 where there is none or several."""
     probabilities = logits.softmax(dim=1).cpu()
     confidence, predicted = probabilities.max(dim=1)

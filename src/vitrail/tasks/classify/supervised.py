@@ -8,14 +8,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from vitrail.data.contract import Batch
+from vitrail.data.contract import ImageBatch
 from vitrail.tasks.contract import Losses, Objective
 
 LOSSES = ("cross_entropy", "bce")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Supervised(Objective[Batch]):
+class Supervised(Objective[ImageBatch]):
     """The loss of a classifier on class indices [batch] or on targets [batch, classes].
 
     Both losses are means over the batch, never over the weights of its classes, so that the mean of equal parts of a
@@ -36,7 +36,7 @@ class Supervised(Objective[Batch]):
             if not all(0.0 <= weight < math.inf for weight in self.class_weights):
                 raise ValueError("class_weights must be finite numbers of at least 0, one a class")
 
-    def __call__(self, model: nn.Module, batch: Batch) -> Losses:
+    def __call__(self, model: nn.Module, batch: ImageBatch) -> Losses:
         logits = joint_logits(model(batch.images)).float()
         check_targets(batch.targets, logits)
         total = self.cost(logits, batch.targets)

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from vitrail.data.blend import Blend
-from vitrail.data.contract import Batch, Level
+from vitrail.data.contract import ImageBatch, Level
 from vitrail.models.contract import Model
 from vitrail.pages.frame import PageSection
 from vitrail.settings.recipe import Recipe
@@ -37,6 +37,11 @@ class Classify(ImageTask):
         """What was most often mistaken."""
         return answer_remarks(run)
 
+    @property
+    def keeps_pairs(self) -> bool:
+        """Pairs are what is mixed."""
+        return self.recipe.blend.is_mixing
+
     def open(self) -> LabelledData:
         """Images of at least two classes."""
         self.data = open_labelled(self.recipe.data)
@@ -50,35 +55,21 @@ class Classify(ImageTask):
     def attach(self, model: Model) -> None:
         """Be ready to mix, too."""
         super().attach(model)
-        self.blend = make_blend(self.recipe, num_classes=self.data.num_classes)
+        smoothing = self.recipe.objective.smoothing
+        self.blend = self.recipe.blend.build(num_classes=self.data.num_classes, smoothing=smoothing)
 
-    def make_objective(self, *, total_steps: int, is_trial: bool = False) -> Objective[Batch]:
+    def make_objective(self, *, total_steps: int, is_trial: bool = False) -> Objective[ImageBatch]:
         """The loss on labels."""
         return make_supervised(self.recipe.objective, self.data.labels)
 
-    def prepare(self, batch: Batch, at: StepContext) -> Batch:
+    def prepare(self, batch: ImageBatch, at: StepContext) -> ImageBatch:
         """Images normalised, then mixed with their labels."""
         batch = super().prepare(batch, at)
         return self.blend(batch, seed=at.seed, epoch=at.epoch, step=at.step) if self.blend else batch
 
-    def make_evaluators(self, objective: Objective[Batch], loaders: Loaders) -> Sequence[Evaluator]:
+    def make_evaluators(self, objective: Objective[ImageBatch], loaders: Loaders) -> Sequence[Evaluator]:
         """Accuracy on val."""
         return [ClassificationEvaluator(self, loaders.val)]
-
-
-def make_blend(recipe: ClassifyRecipe, *, num_classes: int) -> Blend | None:
-    """What mixes images and labels, or None where nothing does."""
-    settings = recipe.blend
-    blend = Blend(
-        num_classes=num_classes,
-        mixup=settings.mixup,
-        cutmix=settings.cutmix,
-        switch=settings.switch,
-        probability=settings.probability,
-        smoothing=recipe.objective.smoothing,
-        per=settings.per,
-    )
-    return blend if blend.is_mixing else None
 
 
 def make_supervised(settings: ObjectiveSettings, labels: Level) -> Supervised:

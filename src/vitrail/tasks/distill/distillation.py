@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from vitrail.data.blend import Normalize
-from vitrail.data.contract import Batch
+from vitrail.data.contract import ImageBatch
 from vitrail.tasks.classify.supervised import Supervised, check_targets, joint_logits
 from vitrail.tasks.contract import Losses, Objective
 
@@ -20,7 +20,7 @@ WEIGHTS: dict[Kind, float] = {"soft": 0.1, "hard": 0.5, "token": 0.5}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Distillation(Objective[Batch]):
+class Distillation(Objective[ImageBatch]):
     """The loss of a student: what the labels cost and what differing from the teacher costs.
 
     soft: (1 - weight) L(Z, y) + weight t^2 KL(softmax(Z_teacher / t) || softmax(Z / t))
@@ -46,7 +46,7 @@ class Distillation(Objective[Batch]):
         if self.temperature <= 0.0:
             raise ValueError(f"the temperature must be above 0, not {self.temperature!r}")
 
-    def __call__(self, model: nn.Module, batch: Batch) -> Losses:
+    def __call__(self, model: nn.Module, batch: ImageBatch) -> Losses:
         answers = self.ask(batch.images) if batch.answers is None else batch.answers
         of_class, of_teacher = self._heads(model(batch.images))
         check_targets(batch.targets, of_class)

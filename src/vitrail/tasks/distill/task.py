@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from vitrail.data.contract import Batch
+from vitrail.data.contract import ImageBatch
 from vitrail.models.contract import Model
 from vitrail.settings.recipe import Recipe
 from vitrail.tasks.classify.task import Classify, make_supervised
@@ -17,7 +17,7 @@ from vitrail.tasks.distill.distillation import Distillation
 from vitrail.tasks.distill.settings import DistillRecipe
 from vitrail.tasks.distill.teacher_cache import TeacherCache, default_folder, fingerprint_augmentation, fingerprint_data
 from vitrail.tasks.distill.teachers import Teacher, load_teacher
-from vitrail.tasks.images.image_task import make_augmentation, require_classes
+from vitrail.tasks.images.image_task import require_classes
 from vitrail.tasks.images.initial_weights import make_backbone
 from vitrail.tasks.images.labelled_data import LabelledData
 
@@ -80,30 +80,31 @@ class Distill(Classify):
     def _open_cache(self, teacher: Teacher, num_views: int) -> TeacherCache:
         """The answers that the teacher gave before to the same views of the same images."""
         settings = self.recipe.teacher
+        augmentation = self.recipe.augmentation.build(image_size=self.recipe.image_size)
         folder = Path(settings.cache_folder).expanduser() if settings.cache_folder else default_folder()
         return TeacherCache.open(
             folder,
             teacher=teacher.fingerprint,
             data=fingerprint_data(self.data.train),
-            augmentation=fingerprint_augmentation(make_augmentation(self.recipe)),
+            augmentation=fingerprint_augmentation(augmentation),
             num_samples=self.data.num_train,
             num_views=num_views,
             num_classes=self.data.num_classes,
             top=settings.cache_top,
         )
 
-    def make_objective(self, *, total_steps: int, is_trial: bool = False) -> Objective[Batch]:
+    def make_objective(self, *, total_steps: int, is_trial: bool = False) -> Objective[ImageBatch]:
         """The loss of a student."""
         return self.student
 
-    def prepare(self, batch: Batch, at: StepContext) -> Batch:
+    def prepare(self, batch: ImageBatch, at: StepContext) -> ImageBatch:
         """Answers are to images that are not mixed yet; they are mixed as the labels are."""
         if self.recipe.teacher.num_views is None:
             return super().prepare(batch, at)
         pixels = batch.images.to(self.site.device, non_blocking=True)
         return super().prepare(batch._replace(images=pixels, answers=self._look_up(batch, pixels)), at)
 
-    def _look_up(self, batch: Batch, pixels: Tensor) -> Tensor:
+    def _look_up(self, batch: ImageBatch, pixels: Tensor) -> Tensor:
         """What the teacher says; it is asked about those views only that it has not seen."""
         if batch.views is None or self.cache is None or self.teacher is None:  # an example, of which nobody is asked
             num_classes = self.data.num_classes

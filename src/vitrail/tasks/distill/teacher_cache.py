@@ -17,6 +17,7 @@ from torch import Tensor
 
 from vitrail.data.augment import Augmentation
 from vitrail.data.contract import Dataset
+from vitrail.data.policies import make_policy
 
 PARTS_FILE, KNOWN_FILE, ANSWERS_FILE = "cache.json", "known.bin", "answers.bin"
 _FORMAT = 1  # of the files; part of the key
@@ -191,7 +192,14 @@ def fingerprint_data(dataset: Dataset) -> str:
 
 def fingerprint_augmentation(augmentation: Augmentation, *, seed: int = 0) -> str:
     """A fingerprint of all settings of the views, and of the seed they are drawn with."""
-    text = json.dumps([_plain(augmentation), seed], sort_keys=True)
+    settings = augmentation.settings
+    parts = settings.model_dump(exclude={"repeats", "views", "magnitude", "magnitude_noise"})
+    if settings.policy == "rand":
+        parts["policy"] = make_policy(settings)
+    if augmentation.own_steps is not None:
+        parts["steps"] = augmentation.own_steps
+    plain = {name: _plain(value) for name, value in {**parts, "image_size": augmentation.image_size}.items()}
+    text = json.dumps([["Augmentation", plain], seed], sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from vitrail.data.contract import ImageBatch
 from vitrail.data.loader import Loader
 from vitrail.evaluation.knn import THESIS_CHOICES, fit_neighbours
 from vitrail.evaluation.predict import predict
@@ -26,7 +27,7 @@ _ROWS_OF_A_FILL = 65536  # embeddings that the processes exchange at a time
 class NeighbourEvaluator(ClassificationEvaluator):
     """Accuracy of the classifier, or without one of the nearest training images."""
 
-    def __init__(self, task: "Embed", loader: Loader, *, memory: Memory | None) -> None:
+    def __init__(self, task: "Embed", loader: Loader[ImageBatch], *, memory: Memory | None) -> None:
         super().__init__(task, loader)
         self.memory = memory
 

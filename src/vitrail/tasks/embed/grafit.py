@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from vitrail.data.contract import Batch
+from vitrail.data.contract import ImageBatch
 from vitrail.heads.embed import Embedded
 from vitrail.tasks.classify.supervised import Supervised, check_targets
 from vitrail.tasks.contract import Losses, Objective
@@ -36,7 +36,7 @@ class LossWeights:
         return self.instance > 0.0 or self.triplet > 0.0
 
 
-class Grafit(Objective[Batch]):
+class Grafit(Objective[ImageBatch]):
     """A weighted sum of the neighbour, instance, cross-entropy and triplet losses, for an `EmbeddingModel`.
 
     Images are [batch, 3, height, width] or, in several views, [batch, views, 3, height, width]. All views go through
@@ -66,7 +66,7 @@ class Grafit(Objective[Batch]):
             raise ValueError("the instance loss and the target network go together: one is there without the other")
         self._seen: list[tuple[Tensor, Tensor]] = []  # embeddings and indices of the step's micro-batches so far
 
-    def __call__(self, model: nn.Module, batch: Batch) -> Losses:
+    def __call__(self, model: nn.Module, batch: ImageBatch) -> Losses:
         images = batch.images if batch.images.ndim == 5 else batch.images.unsqueeze(1)
         num_views = images.shape[1]
         if self.weights.needs_views and num_views < 2:
@@ -90,7 +90,7 @@ class Grafit(Objective[Batch]):
         total = torch.stack([getattr(self.weights, name) * part for name, part in parts.items()]).sum()
         return Losses(total, {name: part.detach() for name, part in parts.items()})
 
-    def _knn(self, output: Embedded, batch: Batch, num_views: int) -> Tensor:
+    def _knn(self, output: Embedded, batch: ImageBatch, num_views: int) -> Tensor:
         assert self.memory is not None
         return self.memory.loss(
             output.projection[::num_views],
@@ -107,7 +107,7 @@ class Grafit(Objective[Batch]):
         predictions, targets = (rows.float().unflatten(0, (-1, num_views)) for rows in (output.prediction, targets))
         return instance_loss(predictions, targets)
 
-    def _cross_entropy(self, output: Embedded, batch: Batch, num_views: int) -> Tensor:
+    def _cross_entropy(self, output: Embedded, batch: ImageBatch, num_views: int) -> Tensor:
         if output.logits is None:
             raise ValueError("the cross-entropy needs a classifier: create the EmbeddingModel with num_classes")
         logits = output.logits[::num_views].float()

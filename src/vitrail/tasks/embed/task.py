@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from vitrail.data.contract import Batch
+from vitrail.data.contract import ImageBatch
 from vitrail.heads.embed import EmbeddingModel, EmbeddingSettings
 from vitrail.models.contract import Model
 from vitrail.pages.frame import PageSection
@@ -137,12 +137,12 @@ class Embed(ImageTask):
             margin=settings.margin,
         )
 
-    def make_evaluators(self, objective: Objective[Batch], loaders: Loaders) -> Sequence[Evaluator]:
+    def make_evaluators(self, objective: Objective[ImageBatch], loaders: Loaders) -> Sequence[Evaluator]:
         """Accuracy of the classifier, or of the neighbours among the training images."""
         assert isinstance(objective, Grafit), "make_objective gives one"
         return [NeighbourEvaluator(self, loaders.val, memory=objective.memory)]
 
-    def finish(self, objective: Objective[Batch], loaders: Loaders) -> None:
+    def finish(self, objective: Objective[ImageBatch], loaders: Loaders) -> None:
         """Compute the memory anew with the weights that the stage ends with (thesis 2.3.1)."""
         assert isinstance(objective, Grafit), "make_objective gives one"
         if objective.memory is not None:

@@ -8,12 +8,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from vitrail.data.augment import Augmentation, EvaluationView
+from vitrail.data.augment import EvaluationView
 from vitrail.data.blend import Normalize
 from vitrail.data.checks import as_pair
-from vitrail.data.contract import Batch
-from vitrail.data.loader import Loader
-from vitrail.data.policies import RandAugment
+from vitrail.data.contract import ImageBatch
+from vitrail.data.loader import ImageLoader, Loader
 from vitrail.data.quarantine import Quarantine, QuarantineSettings
 from vitrail.data.sampler import Sampler
 from vitrail.evaluation.predict import autocast
@@ -27,7 +26,7 @@ from vitrail.tasks.images.labelled_data import LabelledData, balanced_weights
 _LARGEST_VAL_BATCH = 64  # of a process, unless the recipe says it
 
 
-class ImageTask(Task[Batch]):
+class ImageTask(Task[ImageBatch]):
     """A task whose batches are images with labels. It says `num_views` where an image comes in several views."""
 
     recipe: ImageRecipe
@@ -71,15 +70,16 @@ class ImageTask(Task[Batch]):
         """Augmented images of train, and those of val as they are."""
         recipe, ranks = self.recipe, self.site.world.ranks
         quarantine = Quarantine(QuarantineSettings(listing=listing, max_share=recipe.data.max_broken))
-        train = Loader(
+        train = ImageLoader(
             self.data.train,
-            transform=make_augmentation(recipe),
+            transform=recipe.augmentation.build(image_size=recipe.image_size),
             sampler=Sampler(
                 len(self.data.train),
                 batch_size=recipe.batch_size,
                 seed=self.site.seed,
                 ranks=ranks,
                 num_micro_batches=num_parts,
+                keeps_pairs=self.keeps_pairs,
                 num_repeats=recipe.augmentation.repeats,
                 groups=self.data.train.groups,
                 weights=balanced_weights(self.data.labels) if recipe.data.balanced else None,
@@ -94,10 +94,10 @@ class ImageTask(Task[Batch]):
         val_batch = recipe.evaluation.batch_size or min(recipe.batch_size, _LARGEST_VAL_BATCH * ranks.num_ranks)
         return Loaders(train, self.make_plain_loader("val", batch_size=val_batch, quarantine=quarantine))
 
-    def make_plain_loader(self, split: str, *, batch_size: int, quarantine: Quarantine) -> Loader:
+    def make_plain_loader(self, split: str, *, batch_size: int, quarantine: Quarantine) -> ImageLoader:
         """Images of a split as they are, each once, in parts for the processes."""
         dataset = self.data.val if split == "val" else self.data.train
-        return Loader(
+        return ImageLoader(
             dataset,
             transform=self.evaluation_view,
             sampler=Sampler(len(dataset), batch_size=batch_size, is_training=False, ranks=self.site.world.ranks),
@@ -107,31 +107,31 @@ class ImageTask(Task[Batch]):
             pin_memory=self.site.device.type == "cuda",
         )
 
-    def prepare(self, batch: Batch, at: StepContext) -> Batch:
+    def prepare(self, batch: ImageBatch, at: StepContext) -> ImageBatch:
         """Images on the device and normalised."""
         pixels = batch.images.to(self.site.device, non_blocking=True)
         targets = batch.targets.to(self.site.device, non_blocking=True)
         return batch._replace(images=self.normalize(pixels), targets=targets)
 
-    def example(self, count: int) -> Batch:
+    def example(self, count: int) -> ImageBatch:
         """Noise, with labels drawn at random."""
         views, size = self.num_views, as_pair(self.recipe.image_size)
         images = torch.randint(256, (count * views, 3, *size), dtype=torch.uint8)
         images = images.contiguous(memory_format=torch.channels_last)
         if views > 1:
             images = images.unflatten(0, (count, views))
-        return Batch(images, torch.randint(self.data.num_classes, (count,)), torch.arange(count))
+        return ImageBatch(images, torch.randint(self.data.num_classes, (count,)), torch.arange(count))
 
-    def respond(self, model: nn.Module, batch: Batch) -> Any:
+    def respond(self, model: nn.Module, batch: ImageBatch) -> Any:
         """The model's answers to the first view of each image."""
         return model(batch.images if batch.images.ndim == 4 else batch.images[:, 0])
 
-    def evaluation_batches(self, loader: Loader) -> Iterator[Batch]:
+    def evaluation_batches(self, loader: Loader[ImageBatch]) -> Iterator[ImageBatch]:
         """The batches of a loader beside a bar; as many in every process where all must take part."""
         batches = self.site.reporter.evaluating(loader.epoch(0), len(loader))
         return self._in_step(batches) if self.site.is_sharded else batches
 
-    def _in_step(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+    def _in_step(self, batches: Iterator[ImageBatch]) -> Iterator[ImageBatch]:
         """A process that has no batch left gets an image with no index, whose answer is nobody's."""
         size = as_pair(self.recipe.evaluation.image_size or self.recipe.image_size)
         while True:
@@ -141,7 +141,7 @@ class ImageTask(Task[Batch]):
                 return
             if batch is None:
                 none = torch.zeros(0, dtype=torch.int64)
-                batch = Batch(torch.zeros(1, 3, *size, dtype=torch.uint8), none, none)
+                batch = ImageBatch(torch.zeros(1, 3, *size, dtype=torch.uint8), none, none)
             yield batch
 
     def notes(self, loaders: Loaders) -> Iterator[Mapping[str, Any]]:
@@ -152,25 +152,6 @@ class ImageTask(Task[Batch]):
         with torch.inference_mode(), autocast(self.site.device, self.site.dtype):
             ratios = branch_ratios(self.model, self.normalize(batch.images.to(self.site.device)))
         yield {"kind": "layers", "ratios": ratios}
-
-
-def make_augmentation(recipe: ImageRecipe) -> Augmentation:
-    """The transform of training images."""
-    settings = recipe.augmentation
-    policy: Any = settings.policy
-    if policy == "rand":
-        policy = RandAugment(magnitude=settings.magnitude, noise=settings.magnitude_noise)
-    return Augmentation(
-        image_size=recipe.image_size,
-        crop=settings.crop,
-        scale=settings.scale,
-        ratio=settings.ratio,
-        interpolation=settings.interpolation,
-        flip=settings.flip,
-        policy=policy,
-        colour_jitter=settings.colour_jitter,
-        erasing=settings.erasing,
-    )
 
 
 def count_workers(recipe: ImageRecipe, device: torch.device) -> int:

@@ -1,13 +1,11 @@
 """Images with labels: both splits of a run, their classes and coarser ones."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from vitrail.data.contract import Dataset, Level
-from vitrail.data.datasets import open_dataset
 from vitrail.settings.data import DataSettings
 
 
@@ -62,14 +60,7 @@ class LabelledData:
 
 def open_labelled(settings: DataSettings) -> LabelledData:
     """Both splits, without the samples in quarantine."""
-    if settings.spec is None:
-        raise ValueError("no data given: add data=FOLDER, or the name of a data set such as data=fashion")
-    exclude = Path(settings.quarantine) if settings.quarantine else None
-    train = open_dataset(settings.spec, "train", val_share=settings.val_share, exclude=exclude)
-    if settings.val is None:
-        val = open_dataset(settings.spec, "val", val_share=settings.val_share, exclude=exclude)
-    else:
-        val = open_dataset(settings.val, "val", val_share=settings.val_share)
+    train, val = settings.open()
     level = settings.level or next(iter(train.levels))
     if val.level(level).classes != train.level(level).classes:
         raise ValueError(

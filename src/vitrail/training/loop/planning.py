@@ -132,7 +132,7 @@ def measure_stage(task: Task[Any], data: TaskData, *, memory: "_Memory") -> Stag
     )
 
 
-def measure_loading(loader: Loader) -> float:
+def measure_loading(loader: Loader[Any]) -> float:
     """Training samples a second, read and augmented, with nothing else going on."""
     num_first = max(1, loader.num_workers)  # every worker's first batch comes late, and all at once
     num_batches = num_samples = epoch = 0
@@ -143,7 +143,7 @@ def measure_loading(loader: Loader) -> float:
             if num_batches <= num_first:
                 start = time.perf_counter()
                 continue
-            num_samples += len(batch.indices)
+            num_samples += batch.num_samples
             seconds = time.perf_counter() - start
             if seconds > _SECONDS:
                 return num_samples / seconds
@@ -200,7 +200,7 @@ class _Trial:
         self._pass(batch)
         self._finish()
         seconds = num_parts * _repeat(lambda: self._pass(batch), self.device) + _repeat(self._finish, self.device)
-        return num_parts * len(batch.indices) / seconds
+        return num_parts * batch.num_samples / seconds
 
     def measure_answers(self, micro_batch: int) -> float:
         """Samples a second of evaluation."""
@@ -208,7 +208,7 @@ class _Trial:
         self.model.eval()
         with torch.inference_mode(), autocast(self.device, self.dtype):
             seconds = _repeat(lambda: self.task.respond(self.model, self.task.prepare(batch, _AT)), self.device)
-        return len(batch.indices) / seconds
+        return batch.num_samples / seconds
 
     def _judge(self, model: nn.Module, batch: Batch) -> Tensor:
         with autocast(self.device, self.dtype):

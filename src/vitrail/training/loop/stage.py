@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from vitrail.data.contract import Batch
 from vitrail.data.draws import Draws
+from vitrail.data.sampler import count_parts
 from vitrail.evaluation.predict import autocast
 from vitrail.heads.embed import EmbeddingModel, trunk_of
 from vitrail.settings.recipe import Recipe
@@ -130,7 +131,12 @@ class Stage:
         decay = recipe.regularisation.ema
         self.average = MovingAverage(self.model, decay=decay, warmup=True) if decay else None
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.dtype == torch.float16)
-        self.num_parts = -(-self._rank_batch // self.micro_batch)
+        self.num_parts = count_parts(
+            min(recipe.batch_size, self.data.num_train),
+            num_ranks=self.world.num_ranks,
+            micro_batch=self.micro_batch,
+            keeps_pairs=self.task.keeps_pairs,
+        )
         listing = self.folder.quarantine_file if self.world.is_main else None
         self.loaders = self.task.make_loaders(num_parts=self.num_parts, listing=listing)
         self.sampler = self.loaders.train.sampler
@@ -227,7 +233,7 @@ class Stage:
         loss = torch.zeros((), device=self.device)
         parts: dict[str, Tensor] = {}
         for place, batch in enumerate(batches):
-            share = len(batch.indices) * self.world.num_ranks / self.sampler.batch_size
+            share = batch.num_samples * self.world.num_ranks / self.sampler.batch_size
             with local_gradients(self.parallel, is_last=place == len(batches) - 1):
                 losses = self._judge(self.parallel, batch)
                 self.scaler.scale(losses.total * share).backward()
@@ -248,8 +254,7 @@ class Stage:
             self.scaler.update()  # its account of this step is closed, whether one was made or not
         self.optimizer.zero_grad()
         self.step += 1
-        num_samples = sum(len(batch.indices) for batch in batches) * self.world.num_ranks
-        self.progress.note_step(self.step, num_samples=num_samples)
+        self.progress.note_step(self.step, num_samples=self.sampler.batch_size)
         [is_time] = self.exchange.results("log")
         if is_time or self.step in (1, self.total_steps):
             self._log_step(loss, norm, parts)

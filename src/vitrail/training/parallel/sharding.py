@@ -5,7 +5,7 @@ of processes, sharded or not.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -15,7 +15,6 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from vitrail.data.contract import Batch
 from vitrail.training.parallel.distributed import World
 
 
@@ -107,20 +106,3 @@ def use_divided_updates(optimizer: torch.optim.Optimizer) -> None:
     if isinstance(optimizer, torch.optim.SGD):
         for group in optimizer.param_groups:
             group["fused"] = False
-
-
-def in_step(batches: Iterable[Batch], *, world: World, image_size: tuple[int, int]) -> Iterator[Batch]:
-    """As many batches in every process as in the one with most, for a forward pass that all take part in.
-
-    A process that has none left gets an image with no index, whose answer is nobody's.
-    """
-    iterator = iter(batches)
-    while True:
-        batch = next(iterator, None)
-        [is_going_on] = world.any(batch is not None)
-        if not is_going_on:
-            return
-        if batch is None:
-            none = torch.zeros(0, dtype=torch.int64)
-            batch = Batch(torch.zeros(1, 3, *image_size, dtype=torch.uint8), none, none)
-        yield batch
