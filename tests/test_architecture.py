@@ -45,9 +45,17 @@ def room_of(path: Path) -> str:
     return parts[0] if len(parts) > 1 else "vitrail"
 
 
+# A section of settings builds its part, which lies above it: what its functions import is free.
+FREE_INSIDE_FUNCTIONS = {"settings"}
+
+
 def imported_modules(path: Path) -> Iterator[str]:
-    """Every absolute import of a file, at its top or inside its functions."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    """Every absolute import of a file, at its top or inside its functions, where those are bound by the arrows too."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    nodes: Iterator[ast.AST] = ast.walk(tree)
+    if room_of(path) in FREE_INSIDE_FUNCTIONS:
+        nodes = iter(tree.body)
+    for node in nodes:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

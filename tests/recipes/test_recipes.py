@@ -17,8 +17,6 @@ from vitrail.models.timm_backbone import TimmSettings
 from vitrail.recipes import RECIPES, find_recipe, get_recipe, list_recipes
 from vitrail.settings.recipe import Recipe
 from vitrail.settings.text import read_recipe, stage_of, write_yaml
-from vitrail.training.loop.build import make_schedule
-from vitrail.training.loop.optimizer import OptimizerSettings
 from vitrail.training.runs.reference_curves import list_curves, load_curve
 
 # One name of each function: the first in the table.
@@ -69,20 +67,10 @@ def test_the_model_can_be_built(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_optimizer_and_schedule_take_the_settings_of_every_stage(name: str) -> None:
+def test_the_schedule_takes_the_settings_of_every_stage(name: str) -> None:
     for stage in stages_of(name):
-        settings = stage.optimizer
-        OptimizerSettings(
-            name=settings.name,
-            lr=stage.lr,
-            weight_decay=settings.weight_decay,
-            betas=settings.betas,
-            eps=settings.eps,
-            momentum=settings.momentum,
-            layer_decay=settings.layer_decay,
-        )
-        schedule = make_schedule(stage, steps_per_epoch=10, total_steps=round(10 * stage.epochs))
-        assert max(map(schedule.lr_at, range(schedule.total_steps))) == pytest.approx(stage.lr)
+        schedule = stage.schedule.build(lr=stage.lr, steps_per_epoch=10, total_steps=round(10 * stage.epochs)).lr
+        assert max(map(schedule.at, range(schedule.total_steps))) == pytest.approx(stage.lr)
         # A highest rate below where the warmup begins or the cosine ends would have been lowered silently.
         assert max(stage.schedule.warmup_lr, stage.schedule.min_lr) <= stage.lr * 1.0001
 
@@ -306,10 +294,8 @@ def test_transfer_divides_the_rate_and_changes_the_epochs(data: str, divisor: in
 
 def test_the_old_recipe_divides_the_rate_by_ten_every_30_epochs() -> None:
     recipe = get_recipe("resnet_old")
-    schedule = make_schedule(recipe, steps_per_epoch=100, total_steps=9000)
-    assert [schedule.lr_at(step) for step in (0, 2999, 3000, 6000, 8999)] == pytest.approx(
-        [0.1, 0.1, 0.01, 0.001, 0.001]
-    )
+    schedule = recipe.schedule.build(lr=recipe.lr, steps_per_epoch=100, total_steps=9000).lr
+    assert [schedule.at(step) for step in (0, 2999, 3000, 6000, 8999)] == pytest.approx([0.1, 0.1, 0.01, 0.001, 0.001])
 
 
 def test_a3_trains_at_160_and_tests_at_224() -> None:

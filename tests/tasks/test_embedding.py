@@ -201,7 +201,7 @@ def test_only_a_part_of_the_trunk_may_learn_and_layers_have_their_rates() -> Non
     assert any(name.startswith("projector.") for name in learning)
     assert any("communication" in name for name in learning)
     assert not any("feed_forward" in name for name in learning)
-    optimizer = build.make_optimizer(recipe, model)
+    optimizer = recipe.optimizer.build(model, lr=recipe.lr)
     scales = {name: group["lr_scale"] for group in optimizer.param_groups for name in group["param_names"]}
     assert scales["projector.weight"] == 1.0
     first = next(name for name in scales if name.startswith("trunk.blocks.0."))

@@ -1,4 +1,4 @@
-"""From a recipe to the parts of a run: data, model, transforms, objective, optimizer and schedule."""
+"""From a recipe to the parts of a run: data, model, transforms and objective."""
 
 import json
 import logging
@@ -28,13 +28,10 @@ from vitrail.tasks.contract import Objective
 from vitrail.tasks.distill.distill import Distill
 from vitrail.tasks.embed.embedding import add_embedding, check_recipe, check_views, make_grafit
 from vitrail.tasks.embed.memory import Processes
-from vitrail.training.loop import optimizer as optimizers
 from vitrail.training.loop.freezing import freeze
-from vitrail.training.loop.schedule import Schedule
 from vitrail.weights import load_weights
 
 _LOGGER = logging.getLogger(__name__)
-_MAX_WARMUP_SHARE = 0.5  # of a run that was made shorter than its recipe
 
 
 @dataclass(frozen=True, eq=False)
@@ -280,41 +277,6 @@ def count_labels(labels: Level) -> np.ndarray:
     if labels.is_multiple:
         return labels.labels.sum(axis=0)
     return np.bincount(labels.labels, minlength=len(labels.classes))
-
-
-def make_optimizer(recipe: Recipe, model: Model) -> torch.optim.Optimizer:
-    """The optimizer at the recipe's highest learning rate."""
-    settings = recipe.optimizer
-    return optimizers.make_optimizer(
-        model,
-        optimizers.OptimizerSettings(
-            name=settings.name,
-            lr=recipe.lr,
-            weight_decay=settings.weight_decay,
-            betas=settings.betas,
-            eps=settings.eps,
-            momentum=settings.momentum,
-            layer_decay=settings.layer_decay,
-        ),
-    )
-
-
-def make_schedule(recipe: Recipe, *, steps_per_epoch: int, total_steps: int) -> Schedule:
-    """The learning rate of every step; a warmup that a short run has no room for is shortened."""
-    settings = recipe.schedule
-    warmup = min(round(settings.warmup_epochs * steps_per_epoch), int(_MAX_WARMUP_SHARE * total_steps))
-    is_step, is_cosine = settings.kind == "step", settings.kind == "cosine"
-    decay_steps = max(1, round((settings.decay_epochs or 30.0) * steps_per_epoch)) if is_step else None
-    return Schedule(
-        lr=recipe.lr,
-        total_steps=total_steps,
-        kind=settings.kind,
-        warmup_steps=warmup,
-        warmup_lr=min(settings.warmup_lr, recipe.lr),
-        min_lr=min(settings.min_lr, recipe.lr) if is_cosine else 0.0,
-        decay_steps=decay_steps,
-        decay_rate=settings.decay_rate if is_step else None,
-    )
 
 
 def balanced_weights(labels: Level) -> np.ndarray:

@@ -196,7 +196,7 @@ class _Trial:
         self.objective = build.make_objective(
             recipe, data.labels, model=self.model, teacher=teacher, normalize=self.normalize
         )
-        self.optimizer = build.make_optimizer(recipe, self.model)
+        self.optimizer = recipe.optimizer.build(self.model, lr=recipe.lr)
         decay = recipe.regularisation.ema
         self.average = MovingAverage(self.model, decay=decay) if decay else None
         num_ranks = recipe.run.devices * recipe.run.nodes

@@ -27,7 +27,7 @@ from vitrail.training.loop.loaders import make_loaders
 from vitrail.training.loop.measuring import measure, measure_layers, refresh_memory
 from vitrail.training.loop.micro_batch import choose_micro_batch
 from vitrail.training.loop.not_finite import describe_not_finite
-from vitrail.training.loop.optimizer import set_lr
+from vitrail.training.loop.schedule import set_schedules
 from vitrail.training.parallel.distributed import World, distribute, local_gradients
 from vitrail.training.parallel.sharding import (
     clip_gradients,
@@ -104,7 +104,7 @@ class Stage:
         self.micro_batch = self._plan()
         if recipe.run.sharding == "full" and self.world.num_ranks > 1:
             shard(self.model, world=self.world, device=self.device, dtype=self.dtype)
-        self.optimizer = build.make_optimizer(recipe, self.model)
+        self.optimizer = recipe.optimizer.build(self.model, lr=recipe.lr)
         if is_sharded(self.model):
             use_divided_updates(self.optimizer)
         decay = recipe.regularisation.ema
@@ -124,7 +124,12 @@ class Stage:
         self.sampler = self.loader.sampler
         total = recipe.steps or math.ceil(recipe.epochs * self.sampler.num_steps)
         self.total_steps = total
-        self.schedule = build.make_schedule(recipe, steps_per_epoch=self.sampler.num_steps, total_steps=total)
+        self.schedules = recipe.schedule.build(
+            lr=recipe.lr,
+            weight_decay=recipe.optimizer.weight_decay,
+            steps_per_epoch=self.sampler.num_steps,
+            total_steps=total,
+        )
         world = self.world
         self.objective = self._make_objective(
             Processes(rank=world.rank, num_ranks=world.num_ranks, all_reduce=world.sum), total_steps=total
@@ -213,7 +218,7 @@ class Stage:
     def _step(self, batches: list[Batch]) -> None:
         """One step of the optimizer: the gradient of the global batch, summed over its micro-batches."""
         epoch = self.step // self.sampler.num_steps
-        set_lr(self.optimizer, self.schedule.lr_at(self.step))
+        set_schedules(self.optimizer, self.schedules, step=self.step)
         # Dropped paths are a function of the step too, so that a run that goes on needs no random state.
         torch.manual_seed(Draws(self.seed, self.step, self.world.rank, "model").integer(2**62))
         loss = torch.zeros((), device=self.device)
