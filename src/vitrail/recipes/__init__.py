@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vitrail.recipes import cait, deit, deit3, grafit, patchconvnet, resmlp, resnet, small, three_things, transfer, vit
+from vitrail.settings.own import is_own, load_own
 from vitrail.settings.recipe import Recipe
 from vitrail.settings.text import read_recipe
 
@@ -249,11 +250,16 @@ def get_recipe(name: str) -> Recipe:
 
 
 def find_recipe(name_or_file: str) -> Recipe:
-    """The recipe of that name, or of a YAML file; a name goes before a file that is called the same."""
+    """The recipe of that name, of a YAML file, or of `module:function`; a name goes before a file called the same."""
     if name_or_file not in RECIPES and (
         name_or_file.lower().endswith(RECIPE_EXTENSIONS) or Path(name_or_file).is_file()
     ):
         return read_recipe(Path(name_or_file))
+    if is_own(name_or_file):
+        recipe = load_own(name_or_file, what="recipe")()
+        if not isinstance(recipe, Recipe):
+            raise ValueError(f"the recipe {name_or_file} must return a Recipe, not a {type(recipe).__name__}")
+        return recipe
     return get_recipe(name_or_file)
 
 

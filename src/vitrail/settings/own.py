@@ -14,7 +14,8 @@ from contextlib import contextmanager
 from typing import Any
 
 ENVIRONMENT_VARIABLE = "VITRAIL_OWN"
-_OWN = re.compile(r"(?P<module>[^\W\d]\w*(\.[^\W\d]\w*)*):(?P<name>[^\W\d]\w*)")
+OWN_PATTERN = r"^(?P<module>[^\W\d]\w*(\.[^\W\d]\w*)*):(?P<name>[^\W\d]\w*)$"
+_OWN = re.compile(OWN_PATTERN)
 _allowed: set[str] = set()
 
 

@@ -1,17 +1,20 @@
 """What is learnt."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
+from vitrail.settings.own import OWN_PATTERN
 from vitrail.settings.section import ImageSize, Section
+
+OwnName = Annotated[str, Field(pattern=OWN_PATTERN)]
 
 
 class ObjectiveSettings(Section):
     """What is minimised."""
 
-    loss: Literal["cross_entropy", "bce"] = "cross_entropy"
-    """bce: every class mixed in counts in full"""
+    loss: Literal["cross_entropy", "bce"] | OwnName = "cross_entropy"
+    """cross_entropy; bce, where every class mixed in counts in full; or module:function of your own"""
     smoothing: float = Field(default=0.0, ge=0.0, lt=1.0)
     """label smoothing"""
     class_weights: bool = False

@@ -22,6 +22,7 @@ from vitrail.heads.embed import EmbeddingModel, trunk_of
 from vitrail.models.catalog import create_model
 from vitrail.models.contract import Model
 from vitrail.models.timm_backbone import TimmBackbone
+from vitrail.settings.own import is_own, load_own
 from vitrail.settings.recipe import Recipe
 from vitrail.tasks.classify.supervised import Supervised, balance_weights
 from vitrail.tasks.contract import Objective
@@ -260,13 +261,14 @@ def make_objective(
 
 def make_supervised(recipe: Recipe, labels: Level) -> Supervised:
     """The loss on labels."""
-    if labels.is_multiple and recipe.objective.loss != "bce":
+    if labels.is_multiple and recipe.objective.loss == "cross_entropy":
         raise ValueError("images of this data have several labels: set objective.loss=bce")
     weights: Sequence[float] | None = None
     if recipe.objective.class_weights:
         weights = balance_weights(count_labels(labels).tolist())
+    loss = recipe.objective.loss
     return Supervised(
-        loss=recipe.objective.loss,
+        loss=load_own(loss, what="loss") if is_own(loss) else loss,
         smoothing=recipe.objective.smoothing,
         class_weights=None if weights is None else tuple(weights),
     )
