@@ -31,7 +31,7 @@ ARROWS: dict[str, set[str]] = {
         *("vitrail", "layers", "models", "heads", "weights", "data", "evaluation", "settings", "tasks", "inference"),
         "inspection",
     },
-    "recipes": {"settings"},
+    "recipes": {"models", "settings"},
     "cli": {
         *("vitrail", "layers", "models", "weights", "data", "evaluation", "explain", "inference", "tasks"),
         *("inspection", "gallery", "training", "settings", "recipes"),

@@ -1,6 +1,7 @@
 """Every recipe of the table is complete and can be built, and says what its paper prints."""
 
 import json
+import re
 import subprocess
 import sys
 from importlib import resources
@@ -15,6 +16,7 @@ from vitrail.models.catalog import TIMM_PREFIX, create_model, get_entry
 from vitrail.models.contract import config_from_settings
 from vitrail.models.timm_backbone import TimmSettings
 from vitrail.recipes import RECIPES, find_recipe, get_recipe, list_recipes
+from vitrail.recipes.published import TRAININGS, fill_in
 from vitrail.settings.recipe import Recipe
 from vitrail.settings.text import read_recipe, stage_of, write_yaml
 from vitrail.training.runs.reference_curves import list_curves, load_curve
@@ -80,9 +82,27 @@ def test_the_docstring_tells_command_cost_published_result_and_ours(name: str) -
     entry = RECIPES[name]
     labels = [line.partition(":")[0].partition(",")[0] for line in entry.about.splitlines() if not line.startswith(" ")]
     assert [label for label in labels[2:] if label] == ["Command", "Cost", "Published", "Ours"]
-    assert len(entry.about.splitlines()[0]) <= 90, "the first line is a cell of `vitrail recipes`"
+    assert len(entry.summary) <= 90, "the first line is a cell of `vitrail recipes`"
     if entry.top1 is not None:
         assert f"{entry.top1:.1f}" in entry.about
+    assert "{" not in entry.about
+
+
+@pytest.mark.parametrize("name", ONE_EACH)
+def test_a_published_figure_is_written_in_models_figures_only(name: str) -> None:
+    said = (RECIPES[name].function.__doc__ or "").partition("Published")[2].partition("Ours:")[0]
+    assert not re.search(r"\b\d\d\.\d", said), "write {rows} or {MODEL: WHAT} in its place"
+    assert not any(isinstance(field, float) for field in RECIPES[name])
+
+
+def test_every_training_is_one_that_figures_have() -> None:
+    published = {entry.function for entry in RECIPES.values() if entry.top1 is not None}
+    assert published == set(TRAININGS)
+
+
+def test_a_figure_that_is_not_there_fails_where_it_is_written() -> None:
+    with pytest.raises(AssertionError, match="models/figures has nothing of deit_tiny: ImageNet-2k"):
+        fill_in("Published: {deit_tiny: ImageNet-2k}.", {})
 
 
 def test_a_result_at_another_resolution_is_not_listed_as_the_recipes() -> None:

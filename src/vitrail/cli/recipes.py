@@ -125,7 +125,7 @@ def _row(recipe: "Recipe", entry: "Entry") -> dict[str, str]:
         "image": ",".join(str(stage.image_size) for stage in stages),
         "top-1": "" if entry.top1 is None else f"{entry.top1:.1f}",
         "paper": entry.function.__module__,  # not shown: it parts the table
-        "about": entry.about.partition("\n")[0].rstrip("."),
+        "about": entry.summary,
     }
 
 
