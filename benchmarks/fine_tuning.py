@@ -29,8 +29,8 @@ from vitrail.data.loader import ImageLoader
 from vitrail.data.sampler import Sampler
 from vitrail.models.contract import Model
 from vitrail.settings.images import AugmentationSettings
+from vitrail.settings.learning import OptimizerSettings
 from vitrail.training.loop.freezing import freeze
-from vitrail.training.loop.optimizer import OptimizerSettings, make_optimizer
 
 PARTS = ("all", "attention", "ffn", "head")
 SIZE, BATCH, NUM_CLASSES, MICRO_BATCH = 112, 64, 37, 16
@@ -46,7 +46,7 @@ def student(part: str) -> Model:
 def make_step(part: str) -> Callable[[], None]:
     """One step on noise, in micro-batches as the training loop takes them on this kind of CPU."""
     model = student(part)
-    optimizer = make_optimizer(model, OptimizerSettings(lr=1e-5))
+    optimizer = OptimizerSettings(lr=1e-5).build(model)
     images, targets = torch.randn(BATCH, 3, SIZE, SIZE), torch.randint(0, NUM_CLASSES, (BATCH,))
 
     def step() -> None:
@@ -80,7 +80,7 @@ def memory_of(part: str) -> float:
     ctypes.CDLL(None).malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5")
     before = resident("VmRSS")
-    optimizer = make_optimizer(model, OptimizerSettings(lr=1e-5))
+    optimizer = OptimizerSettings(lr=1e-5).build(model)
     for _ in range(2):
         functional.cross_entropy(model(images), targets).backward()
         optimizer.step()
@@ -96,7 +96,7 @@ def our_steps(folder: str) -> Callable[[], None]:
     loader, normalize = ImageLoader(data, transform=augmentation, sampler=sampler), Normalize()
     batches = itertools.chain.from_iterable(loader.epoch(number) for number in itertools.count())
     model = student("all")
-    optimizer = make_optimizer(model, OptimizerSettings(lr=2e-4))
+    optimizer = OptimizerSettings(lr=2e-4).build(model)
 
     def step() -> None:
         for batch in itertools.islice(batches, BATCH // MICRO_BATCH):

@@ -17,7 +17,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 ARROWS: dict[str, set[str]] = {
     "pages": set(),
     "layers": set(),
-    "models": {"layers"},
+    "models": {"layers", "settings"},
     "weights": {"vitrail", "layers", "models", "heads"},
     "data": {"pages", "settings"},
     "heads": {"layers", "models"},
@@ -44,7 +44,7 @@ ARROWS: dict[str, set[str]] = {
         *("vitrail", "layers", "models", "heads", "weights", "data", "evaluation", "settings", "tasks", "inference"),
         *("inspection", "pages"),
     },
-    "recipes": {"settings", "tasks"},
+    "recipes": {"models", "settings", "tasks"},
     "cli": {
         *("vitrail", "layers", "models", "weights", "data", "evaluation", "explain", "inference", "tasks"),
         *("inspection", "gallery", "training", "settings", "recipes", "pages"),

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from vitrail.models.catalog import create_model, list_models
     from vitrail.models.complexity import complexity
     from vitrail.models.contract import Features
+    from vitrail.settings.own import allow_own
     from vitrail.weights import load_model, load_weights, save_model, to_timm
 
 __version__ = "0.1.0"
@@ -22,6 +23,7 @@ __all__ = [
     "Features",
     "Gallery",
     "__version__",
+    "allow_own",
     "attention_maps",
     "complexity",
     "create_model",
@@ -42,6 +44,7 @@ __all__ = [
 _HOMES = {
     "Features": "vitrail.models.contract",
     "Gallery": "vitrail.gallery.gallery",
+    "allow_own": "vitrail.settings.own",
     "attention_maps": "vitrail.explain.maps",
     "complexity": "vitrail.models.complexity",
     "create_model": "vitrail.models.catalog",

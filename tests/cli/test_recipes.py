@@ -63,6 +63,13 @@ def test_show_takes_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert "epochs: 7.0  " in capsys.readouterr().out
 
 
+def test_optimizers_are_listed_with_what_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["recipes", "optimizers", "*muon"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert {"muon", "torch_muon"} <= {line.split()[0] for line in lines}
+    assert all(len(line.split()) > 3 for line in lines)
+
+
 def test_cp_copies_and_says_what_to_do_next(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "my.yaml"
     assert main(["recipes", "cp", "a2", str(path)]) == 0
@@ -88,6 +95,7 @@ def test_cp_does_not_overwrite(tmp_path: Path, capsys: pytest.CaptureFixture[str
         (["show", "deit_smal"], "unknown recipe 'deit_smal': did you mean deit_small"),
         (["show"], "write vitrail recipes [PATTERN] | show NAME|FILE | cp NAME|FILE NEW.yaml"),
         (["cp", "a2"], "write vitrail recipes [PATTERN] | show NAME|FILE | cp NAME|FILE NEW.yaml"),
+        (["optimizers", "quux*"], "no optimizer is named 'quux*'"),
         (["cp", "a2", "mine"], "the file of a recipe ends in .yaml: vitrail recipes cp a2 mine.yaml"),
         (["cp", "a2", "no/such/folder/my.yaml"], "cannot write no/such/folder/my.yaml: No such file or directory"),
         (["deit*", "cait*"], "one pattern at a time"),

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from vitrail.models.figures import FIGURES, Figures, Result, Variant
+from vitrail.models.figures import FIGURES, OTHERS, SCORES, Figures, Result, Variant, find_figure
 
 EVERY_MODEL = pytest.mark.parametrize("name", FIGURES)
 PLACE = re.compile(r"\b(thesis|Three things|CaiT|CaiT supplement) (tables?|sections?) (A\.)?[0-9]")
@@ -172,3 +172,30 @@ def test_figures_compare_by_value_and_cannot_be_changed() -> None:
 def test_importing_the_figures_does_not_import_torch() -> None:
     program = "import sys, vitrail.models.figures; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_models_outside_the_catalogue_and_other_measures_name_their_place() -> None:
+    place = re.compile(PLACE.pattern + r"|ResNet strikes back|curve published by the authors")
+    assert not set(OTHERS) & set(FIGURES)
+    for row in [row for figures in OTHERS.values() for row in figures.results]:
+        assert place.search(row.source), row
+        assert 50 <= row.top1 <= 95
+    for scores in SCORES.values():
+        assert len({score.what for score in scores}) == len(scores)
+        for score in scores:
+            assert place.search(score.source), score
+            assert 0 < score.value < 100
+
+
+def test_a_figure_is_found_by_what_was_done_and_at_which_size() -> None:
+    found = find_figure("patchconvnet_s60", "ImageNet-21k -> 1k", image_size=384)
+    assert found is not None
+    assert (found.digits, found.unit, found.source) == ("84.6", "% top-1", "thesis table 5.2")
+    variant = find_figure("deit_small", "16 heads")
+    assert variant is not None
+    assert variant.digits == "80.04"
+    score = find_figure("timm/resnet50", "Grafit, cifar100, mAP")
+    assert score is not None
+    assert (score.digits, score.unit) == ("55.7", "mAP")
+    assert find_figure("patchconvnet_s60", "ImageNet-21k -> 1k", image_size=999) is None
+    assert find_figure("nothing", "ImageNet-1k") is None

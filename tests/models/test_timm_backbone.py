@@ -12,7 +12,7 @@ from torch import nn
 import vitrail
 from vitrail.layers.norm import EPSILON
 from vitrail.models.timm_backbone import TimmBackbone, TimmConfig, find_grid
-from vitrail.training.loop.optimizer import layers_of
+from vitrail.training.loop.parameter_groups import layers_of
 
 NUM_CLASSES = 7
 

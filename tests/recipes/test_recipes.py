@@ -1,6 +1,7 @@
 """Every recipe of the table is complete and can be built, and says what its paper prints."""
 
 import json
+import re
 import subprocess
 import sys
 from importlib import resources
@@ -15,10 +16,9 @@ from vitrail.models.catalog import TIMM_PREFIX, create_model, get_entry
 from vitrail.models.contract import config_from_settings
 from vitrail.models.timm_backbone import TimmSettings
 from vitrail.recipes import RECIPES, find_recipe, get_recipe, list_recipes
+from vitrail.recipes.published import TRAININGS, fill_in
 from vitrail.settings.image_recipe import ImageRecipe
 from vitrail.settings.text import read_recipe, stage_of, write_yaml
-from vitrail.training.loop.build import make_schedule
-from vitrail.training.loop.optimizer import OptimizerSettings
 from vitrail.training.runs.reference_curves import list_curves, load_curve
 
 # One name of each function: the first in the table.
@@ -70,20 +70,10 @@ def test_the_model_can_be_built(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_optimizer_and_schedule_take_the_settings_of_every_stage(name: str) -> None:
+def test_the_schedule_takes_the_settings_of_every_stage(name: str) -> None:
     for stage in stages_of(name):
-        settings = stage.optimizer
-        OptimizerSettings(
-            name=settings.name,
-            lr=stage.lr,
-            weight_decay=settings.weight_decay,
-            betas=settings.betas,
-            eps=settings.eps,
-            momentum=settings.momentum,
-            layer_decay=settings.layer_decay,
-        )
-        schedule = make_schedule(stage, steps_per_epoch=10, total_steps=round(10 * stage.epochs))
-        assert max(map(schedule.lr_at, range(schedule.total_steps))) == pytest.approx(stage.lr)
+        schedule = stage.schedule.build(lr=stage.lr, steps_per_epoch=10, total_steps=round(10 * stage.epochs)).lr
+        assert max(map(schedule.at, range(schedule.total_steps))) == pytest.approx(stage.lr)
         # A highest rate below where the warmup begins or the cosine ends would have been lowered silently.
         assert max(stage.schedule.warmup_lr, stage.schedule.min_lr) <= stage.lr * 1.0001
 
@@ -93,9 +83,27 @@ def test_the_docstring_tells_command_cost_published_result_and_ours(name: str) -
     entry = RECIPES[name]
     labels = [line.partition(":")[0].partition(",")[0] for line in entry.about.splitlines() if not line.startswith(" ")]
     assert [label for label in labels[2:] if label] == ["Command", "Cost", "Published", "Ours"]
-    assert len(entry.about.splitlines()[0]) <= 90, "the first line is a cell of `vitrail recipes`"
+    assert len(entry.summary) <= 90, "the first line is a cell of `vitrail recipes`"
     if entry.top1 is not None:
         assert f"{entry.top1:.1f}" in entry.about
+    assert "{" not in entry.about
+
+
+@pytest.mark.parametrize("name", ONE_EACH)
+def test_a_published_figure_is_written_in_models_figures_only(name: str) -> None:
+    said = (RECIPES[name].function.__doc__ or "").partition("Published")[2].partition("Ours:")[0]
+    assert not re.search(r"\b\d\d\.\d", said), "write {rows} or {MODEL: WHAT} in its place"
+    assert not any(isinstance(field, float) for field in RECIPES[name])
+
+
+def test_every_training_is_one_that_figures_have() -> None:
+    published = {entry.function for entry in RECIPES.values() if entry.top1 is not None}
+    assert published == set(TRAININGS)
+
+
+def test_a_figure_that_is_not_there_fails_where_it_is_written() -> None:
+    with pytest.raises(AssertionError, match="models/figures has nothing of deit_tiny: ImageNet-2k"):
+        fill_in("Published: {deit_tiny: ImageNet-2k}.", {})
 
 
 def test_a_result_at_another_resolution_is_not_listed_as_the_recipes() -> None:
@@ -307,10 +315,8 @@ def test_transfer_divides_the_rate_and_changes_the_epochs(data: str, divisor: in
 
 def test_the_old_recipe_divides_the_rate_by_ten_every_30_epochs() -> None:
     recipe = get_recipe("resnet_old")
-    schedule = make_schedule(recipe, steps_per_epoch=100, total_steps=9000)
-    assert [schedule.lr_at(step) for step in (0, 2999, 3000, 6000, 8999)] == pytest.approx(
-        [0.1, 0.1, 0.01, 0.001, 0.001]
-    )
+    schedule = recipe.schedule.build(lr=recipe.lr, steps_per_epoch=100, total_steps=9000).lr
+    assert [schedule.at(step) for step in (0, 2999, 3000, 6000, 8999)] == pytest.approx([0.1, 0.1, 0.01, 0.001, 0.001])
 
 
 def test_a3_trains_at_160_and_tests_at_224() -> None:

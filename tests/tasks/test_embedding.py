@@ -28,7 +28,7 @@ from vitrail.tasks.embed.evaluator import NeighbourAnswers
 from vitrail.tasks.embed.grafit import Grafit
 from vitrail.tasks.images import image_task
 from vitrail.tasks.images.labelled_data import LabelledData
-from vitrail.training.loop import build, planning
+from vitrail.training.loop import planning
 from vitrail.training.loop.planning import make_plan
 from vitrail.training.runs.checkpoint import Checkpoints, load_checkpoint
 from vitrail.training.runs.run_folder import RunFolder
@@ -198,7 +198,7 @@ def test_only_a_part_of_the_trunk_may_learn_and_layers_have_their_rates() -> Non
     assert any(name.startswith("projector.") for name in learning)
     assert any("communication" in name for name in learning)
     assert not any("feed_forward" in name for name in learning)
-    optimizer = build.make_optimizer(recipe, model)
+    optimizer = recipe.optimizer.build(model, lr=recipe.lr)
     scales = {name: group["lr_scale"] for group in optimizer.param_groups for name in group["param_names"]}
     assert scales["projector.weight"] == 1.0
     first = next(name for name in scales if name.startswith("trunk.blocks.0."))

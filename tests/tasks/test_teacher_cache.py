@@ -373,7 +373,7 @@ def test_every_setting_of_an_augmentation_counts() -> None:
         {"colour_jitter": 0.3},
         {"erasing": 0.25},
     ]
-    of_sampling = {"repeats", "views"}  # how often an image is seen, not how
+    of_sampling = {"repeats"}  # how often an image is seen, not how
     assert AugmentationSettings.model_fields.keys() == {name for change in changes for name in change} | of_sampling
     usual = Augmentation(224)
     others = [AugmentationSettings(**change).build(image_size=224) for change in changes]

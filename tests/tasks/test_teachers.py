@@ -16,6 +16,7 @@ from torch.nn import functional
 import vitrail
 from vitrail.evaluation.predict import autocast, choose_precision
 from vitrail.inference.trained import load_trained
+from vitrail.settings.own import allow_own
 from vitrail.tasks.distill.teachers import Teacher, load_teacher
 from vitrail.training.runs.run_folder import RunFolder
 
@@ -42,6 +43,7 @@ number = 3
 
 
 def load(spec: str, classes: str | list[str] = "abc", **settings: Any) -> Teacher:
+    allow_own(spec)
     return load_teacher(spec, classes=list(classes), device=CPU, **settings)
 
 

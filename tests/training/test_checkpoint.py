@@ -14,8 +14,8 @@ import torch
 from shrunk import small_model
 from torch import nn
 
+from vitrail.settings.learning import OptimizerSettings
 from vitrail.training.loop.ema import MovingAverage
-from vitrail.training.loop.optimizer import OptimizerSettings, make_optimizer
 from vitrail.training.parallel.distributed import World
 from vitrail.training.runs.checkpoint import CheckpointError, Checkpoints, is_whole, load_checkpoint, write_whole
 from vitrail.training.runs.divided_checkpoint import COMMON_FILE, part_file, sizes_of
@@ -34,7 +34,7 @@ def test_a_runs_state_comes_back_bit_by_bit(tmp_path: Path) -> None:
     average = MovingAverage(model, decay=0.99, warmup=True)
     states = {"model": model.state_dict(), "average": average.state_dict(), "random": torch.get_rng_state()}
     for name in ("adamw", "lamb", "sgd"):
-        optimizer = make_optimizer(model, OptimizerSettings(name=name, layer_decay=0.75))
+        optimizer = OptimizerSettings(name=name, layer_decay=0.75).build(model)
         for parameter in model.parameters():
             parameter.grad = torch.randn_like(parameter)
         optimizer.step()

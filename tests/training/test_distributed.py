@@ -9,15 +9,17 @@ from pathlib import Path
 
 import pytest
 import torch
+from shrunk import small_model
 from tiny_runs import run_in, start, wait_for_step
 from torch import nn
 
 import vitrail
+from vitrail.settings.learning import OptimizerSettings
 from vitrail.settings.running import RunSettings
 from vitrail.training.parallel import launch
 from vitrail.training.parallel.distributed import World, choose_gpu, is_lost_connection
 from vitrail.training.parallel.launch import Place, find_place, run_together
-from vitrail.training.parallel.sharding import blocks_of, shard, whole
+from vitrail.training.parallel.sharding import blocks_of, shard, use_divided_updates, whole
 from vitrail.training.runs.checkpoint import Checkpoints
 from vitrail.training.runs.run_folder import RunFolder
 
@@ -222,3 +224,9 @@ def test_each_process_has_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> N
         choose_gpu(4, 4)
     monkeypatch.setenv("SLURM_LOCALID", "3")
     assert choose_gpu(3, 1) == 0
+
+
+def test_a_state_that_cannot_be_divided_is_refused() -> None:
+    optimizer = OptimizerSettings(name="adafactor").build(small_model("resmlp_s12"))
+    with pytest.raises(ValueError, match="sharding=full can't divide the state of Adafactor: use another optimizer"):
+        use_divided_updates(optimizer)

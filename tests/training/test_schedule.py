@@ -4,69 +4,96 @@ import math
 from typing import Any
 
 import pytest
+from shrunk import small_model
 
-from vitrail.training.loop.schedule import Schedule
+from vitrail.settings.learning import OptimizerSettings, ScheduleSettings
+from vitrail.training.loop.schedule import ValueSchedule, set_schedules
 
 
 def test_cosine_goes_from_the_highest_rate_to_the_lowest() -> None:
-    schedule = Schedule(lr=1.0, total_steps=8, min_lr=0.2)
-    assert schedule.lr_at(0) == 1.0
-    assert schedule.lr_at(2) == pytest.approx(0.2 + 0.8 * (1 + math.sqrt(0.5)) / 2)
-    assert schedule.lr_at(4) == pytest.approx(0.6)
-    assert schedule.lr_at(7) == pytest.approx(0.2 + 0.4 * (1 + math.cos(math.pi * 7 / 8)))
-    assert schedule.lr_at(8) == pytest.approx(0.2)
-    assert schedule.lr_at(1000) == pytest.approx(0.2)
+    schedule = ValueSchedule(start=1.0, total_steps=8, end=0.2)
+    assert schedule.at(0) == 1.0
+    assert schedule.at(2) == pytest.approx(0.2 + 0.8 * (1 + math.sqrt(0.5)) / 2)
+    assert schedule.at(4) == pytest.approx(0.6)
+    assert schedule.at(7) == pytest.approx(0.2 + 0.4 * (1 + math.cos(math.pi * 7 / 8)))
+    assert schedule.at(8) == pytest.approx(0.2)
+    assert schedule.at(1000) == pytest.approx(0.2)
 
 
 def test_warmup_is_linear_and_meets_the_cosine_at_its_top() -> None:
-    schedule = Schedule(lr=1.0, total_steps=20, warmup_steps=4, warmup_lr=0.2)
-    assert [schedule.lr_at(step) for step in range(5)] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
-    assert schedule.lr_at(12) == pytest.approx(0.5)  # half of the sixteen steps after the warmup
-    assert schedule.lr_at(20) == pytest.approx(0.0)
+    schedule = ValueSchedule(start=1.0, total_steps=20, warmup_steps=4, warmup_start=0.2)
+    assert [schedule.at(step) for step in range(5)] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
+    assert schedule.at(12) == pytest.approx(0.5)  # half of the sixteen steps after the warmup
+    assert schedule.at(20) == pytest.approx(0.0)
 
 
 def test_deits_schedule_of_300_epochs() -> None:
     epoch = 1251
-    schedule = Schedule(lr=1e-3, total_steps=300 * epoch, warmup_steps=5 * epoch, warmup_lr=1e-6, min_lr=1e-5)
-    assert schedule.lr_at(0) == 1e-6
-    assert schedule.lr_at(5 * epoch) == 1e-3
-    assert schedule.lr_at(300 * epoch - 1) == pytest.approx(1e-5, rel=1e-4)
-    rates = [schedule.lr_at(step) for step in range(5 * epoch, 300 * epoch, epoch)]
+    schedule = ValueSchedule(start=1e-3, total_steps=300 * epoch, warmup_steps=5 * epoch, warmup_start=1e-6, end=1e-5)
+    assert schedule.at(0) == 1e-6
+    assert schedule.at(5 * epoch) == 1e-3
+    assert schedule.at(300 * epoch - 1) == pytest.approx(1e-5, rel=1e-4)
+    rates = [schedule.at(step) for step in range(5 * epoch, 300 * epoch, epoch)]
     assert rates == sorted(rates, reverse=True)
 
 
 def test_step_decay_counts_from_the_start_of_the_run() -> None:
-    schedule = Schedule(kind="step", lr=0.1, total_steps=90, decay_steps=30, warmup_steps=5)
+    schedule = ValueSchedule(kind="step", start=0.1, total_steps=90, decay_steps=30, warmup_steps=5)
     at = {0: 0.0, 5: 0.1, 29: 0.1, 30: 0.01, 59: 0.01, 60: 0.001, 89: 0.001, 500: 0.001}
-    assert {step: schedule.lr_at(step) for step in at} == pytest.approx(at)
-    gentle = Schedule(kind="step", lr=0.1, total_steps=90, decay_steps=30, decay_rate=0.5)
-    assert gentle.lr_at(60) == pytest.approx(0.025)
+    assert {step: schedule.at(step) for step in at} == pytest.approx(at)
+    gentle = ValueSchedule(kind="step", start=0.1, total_steps=90, decay_steps=30, decay_rate=0.5)
+    assert gentle.at(60) == pytest.approx(0.025)
 
 
 def test_constant_rate_after_its_warmup() -> None:
-    schedule = Schedule(kind="constant", lr=5e-6, total_steps=10, warmup_steps=2)
-    assert [schedule.lr_at(step) for step in (0, 1, 2, 9, 10)] == pytest.approx([0, 2.5e-6, 5e-6, 5e-6, 5e-6])
+    schedule = ValueSchedule(kind="constant", start=5e-6, total_steps=10, warmup_steps=2)
+    assert [schedule.at(step) for step in (0, 1, 2, 9, 10)] == pytest.approx([0, 2.5e-6, 5e-6, 5e-6, 5e-6])
+
+
+def test_any_quantity_may_rise_and_go_in_a_line() -> None:
+    momentum = ValueSchedule(start=0.996, end=1.0, total_steps=10)  # of a moving teacher
+    assert [momentum.at(step) for step in (0, 5, 10)] == pytest.approx([0.996, 0.998, 1.0])
+    temperature = ValueSchedule(kind="constant", start=0.07, warmup_steps=4, warmup_start=0.04, total_steps=10)
+    assert [temperature.at(step) for step in (0, 2, 4, 9)] == pytest.approx([0.04, 0.055, 0.07, 0.07])
+    line = ValueSchedule(kind="linear", start=1.0, end=0.2, total_steps=8)
+    assert [line.at(step) for step in (0, 2, 8, 99)] == pytest.approx([1.0, 0.8, 0.2, 0.2])
+
+
+def test_weight_decay_goes_by_a_cosine_and_what_has_none_gets_none() -> None:
+    optimizer = OptimizerSettings(weight_decay=0.04, layer_decay=0.5).build(small_model("deit_tiny"))
+    schedules = ScheduleSettings(weight_decay_end=0.4).build(
+        lr=1.0, weight_decay=0.04, steps_per_epoch=1, total_steps=8
+    )
+    for step, expected in ((0, 0.04), (4, 0.22), (8, 0.4)):
+        set_schedules(optimizer, schedules, step=step)
+        decays = {group["name"]: group["weight_decay"] for group in optimizer.param_groups}
+        for name, decay in decays.items():
+            assert decay == (0.0 if name.endswith("no_decay") else pytest.approx(expected))
+
+
+def test_a_constant_weight_decay_is_left_as_it_was_built() -> None:
+    assert ScheduleSettings().build(lr=1.0, weight_decay=0.1, steps_per_epoch=1, total_steps=8).weight_decay is None
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"kind": "linear"}, "schedule must be one of cosine, step, constant, not 'linear'"),
-        ({"lr": math.inf}, "lr must be a finite number"),
-        ({"min_lr": -1.0}, "min_lr must be"),
+        ({"kind": "linaer"}, "schedule must be one of cosine, linear, step, constant, not 'linaer'"),
+        ({"start": math.inf}, "start of a schedule must be a finite number"),
+        ({"end": math.nan}, "end of a schedule must be"),
         ({"total_steps": 0}, "total_steps must be at least 1"),
         ({"warmup_steps": 10}, "warmup_steps must be fewer than the 10 steps of the run, not 10: shorten"),
         ({"kind": "step"}, "needs decay_steps"),
         ({"kind": "step", "decay_steps": 3, "decay_rate": 0.0}, "decay_rate must be"),
         ({"decay_steps": 3}, "are settings of schedule 'step', not of 'cosine'"),
-        ({"kind": "constant", "min_lr": 1e-6}, "min_lr is a setting of the cosine schedule"),
+        ({"kind": "constant", "end": 1e-6}, "cosine and linear have an end: leave it out of 'constant'"),
     ],
 )
 def test_wrong_settings_are_told(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        Schedule(**{"lr": 0.1, "total_steps": 10, **settings})
+        ValueSchedule(**{"start": 0.1, "total_steps": 10, **settings})
 
 
 def test_no_step_before_the_first() -> None:
     with pytest.raises(ValueError, match="there is no step -1"):
-        Schedule(lr=0.1, total_steps=10).lr_at(-1)
+        ValueSchedule(start=0.1, total_steps=10).at(-1)

@@ -24,6 +24,7 @@ from vitrail.cli import (
     retrieve,
     train,
 )
+from vitrail.settings.own import allow_own
 
 # The one table of verbs. A verb is a module with `SUMMARY`, `add_arguments(parser)` and `run(arguments) -> int`; it
 # imports whatever is heavy inside `run`, so that help answers at once.
@@ -88,8 +89,10 @@ def _leave_at_once(code: int) -> NoReturn:
 
 def _answer(argv: list[str] | None) -> int:
     """The exit code of a command line; every way in which it may end is one of them."""
+    words = sys.argv[1:] if argv is None else argv
+    allow_own(*words)
     try:
-        code = _run(sys.argv[1:] if argv is None else argv)
+        code = _run(words)
         sys.stdout.flush()  # a closed pipe shows here rather than at the interpreter's exit
     except ValueError as error:
         print("vitrail: error:", " ".join(str(error).split()), file=sys.stderr)

@@ -1,6 +1,7 @@
-"""List the recipes, show one as YAML with a comment beside each key, or copy one to change it."""
+"""List the recipes, show one as YAML with a comment beside each key, copy one to change it, or list the optimizers."""
 
 import argparse
+import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
 
 SUMMARY = "list, show and copy the training recipes"
 
-_USAGE = "vitrail recipes [PATTERN] | show NAME|FILE | cp NAME|FILE NEW.yaml"
+_USAGE = "vitrail recipes [PATTERN] | show NAME|FILE | cp NAME|FILE NEW.yaml | optimizers [PATTERN]"
 _COLUMNS = ("recipe", "model", "epochs", "image", "top-1", "about")
 _EXPENDABLE = ("about", "model")  # what a narrow terminal goes without, first to last
 _LEFT_ALIGNED = ("recipe", "model", "about")
@@ -29,7 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "words",
         nargs="*",
         metavar="WORD",
-        help="a pattern like 'deit3*' (default: all); or show and a recipe; or cp, a recipe and a new file",
+        help="a pattern like 'deit3*' (default: all); or show and a recipe; or cp, a recipe and a new file; or "
+        "optimizers, which lists what optimizer.name may be",
     )
     parser.add_argument("--all", action="store_true", help="show settings too that have no effect in this recipe")
 
@@ -43,6 +45,10 @@ def run(arguments: argparse.Namespace) -> int:
             print(_copy(name, Path(target)))
         case ["show" | "cp", *_]:
             raise ValueError(f"write {_USAGE}")
+        case ["optimizers"]:
+            print(_list_optimizers("*"))
+        case ["optimizers", pattern]:
+            print(_list_optimizers(pattern))
         case []:
             print(_list("*"))
         case [pattern]:
@@ -99,6 +105,16 @@ def _list(pattern: str) -> str:
     return f"{capture.get()}\n{_LEGEND}"
 
 
+def _list_optimizers(pattern: str) -> str:
+    from vitrail.training.loop.optimizer import list_optimizers
+
+    found = {name: about for name, about in list_optimizers().items() if fnmatch.fnmatchcase(name, pattern.lower())}
+    if not found:
+        raise ValueError(f"no optimizer is named {pattern!r}: `vitrail recipes optimizers` lists them all")
+    width = max(map(len, found))
+    return "\n".join(f"{name.ljust(width)}{_GAP}{about}" for name, about in found.items())
+
+
 def _row(recipe: "Recipe", entry: "Entry") -> dict[str, str]:
     from vitrail.settings.text import stage_of
 
@@ -110,7 +126,7 @@ def _row(recipe: "Recipe", entry: "Entry") -> dict[str, str]:
         "image": ",".join(str(getattr(stage, "image_size", "")) for stage in stages),
         "top-1": "" if entry.top1 is None else f"{entry.top1:.1f}",
         "paper": entry.function.__module__,  # not shown: it parts the table
-        "about": entry.about.partition("\n")[0].rstrip("."),
+        "about": entry.summary,
     }
 
 

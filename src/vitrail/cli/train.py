@@ -20,7 +20,8 @@ _LOGGER = logging.getLogger(__name__)
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what `vitrail train` takes."""
     parser.add_argument(
-        "recipe", help="a name of `vitrail recipes` or a YAML file; or out=RUN alone to go on with a run"
+        "recipe",
+        help="a name of `vitrail recipes`, a YAML file or module:function; or out=RUN alone to go on with a run",
     )
     parser.add_argument(
         "settings",

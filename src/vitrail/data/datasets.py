@@ -16,7 +16,8 @@ from vitrail.data.sources.folder import open_folder
 from vitrail.data.sources.manifest import open_manifest
 from vitrail.data.sources.names import NAMED
 from vitrail.data.splits import canonical
-from vitrail.data.stored import UnlabelledSource
+from vitrail.data.stored import OpenedSource, UnlabelledSource
+from vitrail.settings.own import is_own, load_own, working_directory_on_path
 
 MANIFEST_EXTENSIONS = (".csv", ".tsv", ".parquet")
 
@@ -44,6 +45,7 @@ def open_source(
     `spec` is one of: a folder of class folders; a manifest (.csv, .tsv, .parquet); `NAME` or `NAME:ROOT` for a named
     set such as cifar100; `hf://...`; `shards:PATTERN`; `fashion`; `shapes` or `shapes:size=64,count=1000`. A name in
     this table goes before a folder that is called the same, and a note says so: write `./NAME` for the folder.
+    `module:function` of one's own returns a `Source`, or a list of data sets, one a split.
 
     With labels="optional" a folder of images or a manifest without labels opens too, as data sets that have no levels;
     with labels="ignored" no data set has any, and the folders below a folder mean nothing.
@@ -61,6 +63,8 @@ def _open(spec: str | Path, opening: Opening) -> Source:
         name, _, rest = spec.partition(":")
         if name in KINDS:
             return _open_kind(name, rest, opening, has_folder=not rest and os.path.isdir(name))
+        if is_own(spec) and not os.path.lexists(spec):
+            return _open_own(spec)
     return _open_path(Path(spec), opening)
 
 
@@ -100,6 +104,27 @@ def _open_kind(name: str, rest: str, opening: Opening, *, has_folder: bool) -> S
     return source
 
 
+def _open_own(spec: str) -> Source:
+    """What a function of the user's own returns."""
+    try:
+        make = load_own(spec, what="data")
+    except ValueError as error:
+        raise ValueError(f"{error}{_question(spec)}") from None
+    with working_directory_on_path():
+        made = make()
+    if isinstance(made, Source):
+        return made
+    if isinstance(made, (list, tuple)) and made and all(isinstance(split, Dataset) for split in made):
+        return OpenedSource(made)
+    raise ValueError(f"the data {spec} must be a Source or a list of Datasets, not {type(made).__name__}")
+
+
+def _question(spec: str) -> str:
+    """Which data set may have been meant."""
+    near = difflib.get_close_matches(spec.partition(":")[0].lower(), KINDS, n=1)
+    return f" (is {near[0]!r} meant?)" if near else ""
+
+
 def _open_path(path: Path, opening: Opening) -> Source:
     path = Path(os.path.expanduser(path))
     name = path.name or path.resolve().name
@@ -115,11 +140,9 @@ def _open_path(path: Path, opening: Opening) -> Source:
         raise ValueError(f"{path} is an archive: unpack it, or write shards:{path} if it holds WebDataset samples")
     if mode is not None:
         raise ValueError(f"{path} is neither a folder nor a manifest ({', '.join(MANIFEST_EXTENSIONS)})")
-    near = difflib.get_close_matches(str(path).partition(":")[0].lower(), KINDS, n=1)
-    question = f" (is {near[0]!r} meant?)" if near else ""
     raise ValueError(
-        f"no folder or file {str(path)!r}, and no data set of that name{question}; there are: a folder of class "
-        f"folders, a manifest ({', '.join(MANIFEST_EXTENSIONS)}), hf://OWNER/NAME, shards:PATTERN, "
+        f"no folder or file {str(path)!r}, and no data set of that name{_question(str(path))}; there are: "
+        f"a folder of class folders, a manifest ({', '.join(MANIFEST_EXTENSIONS)}), hf://OWNER/NAME, shards:PATTERN, "
         f"{', '.join(kind for kind in KINDS if kind not in ('hf', 'shards'))}"
     )
 

@@ -1,6 +1,7 @@
 """From a family and settings to a model with initial weights."""
 
 import dataclasses
+import inspect
 from typing import Any
 
 import torch
@@ -20,7 +21,9 @@ from vitrail.models.patchconvnet import PatchConvNet, PatchConvNetConfig
 from vitrail.models.resmlp import ResMLP, ResMLPConfig
 from vitrail.models.timm_backbone import TimmBackbone, TimmConfig, TimmSettings
 from vitrail.models.vit import VisionTransformer, ViTConfig
+from vitrail.settings.own import load_own, working_directory_on_path
 
+OWN = "own"  # the family of what a user's own function makes
 FAMILIES: dict[str, tuple[type[ImageConfig], type[Model]]] = {
     "vit": (ViTConfig, VisionTransformer),
     "cait": (CaiTConfig, CaiT),
@@ -48,4 +51,23 @@ def build_timm_model(timm_name: str, /, **settings: Any) -> Model:
     model = TimmBackbone(TimmConfig(timm_name=timm_name, **dataclasses.asdict(checked)))
     model.init_pooling()  # the rest of init_weights is what timm just did
     model.name, model.family = name, "timm"
+    return model
+
+
+def build_own_model(name: str, settings: dict[str, Any]) -> Model:
+    """What a function of the user's own makes of the settings: a `Model`, with its initial weights.
+
+    One of our own families, differently made, is saved as what it is, and needs no code of the user's to be loaded.
+    """
+    make = load_own(name, what="model")
+    try:
+        inspect.signature(make).bind(**settings)
+    except TypeError as error:
+        raise ValueError(f"the model {name}: {error}") from None
+    with working_directory_on_path():
+        model = make(**settings)
+    if not isinstance(model, Model):
+        raise ValueError(f"the model {name} must be a vitrail.models.contract.Model, not a {type(model).__name__}")
+    if not model.family:
+        model.name, model.family, model.own_settings = name, OWN, settings
     return model

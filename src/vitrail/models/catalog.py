@@ -233,15 +233,18 @@ def _check_text(what: str, value: object) -> None:
 
 
 def create_model(name: str, **settings: Any) -> Model:
-    """Build a model of the catalogue, or `timm/NAME` of timm, with initial weights.
+    """Build a model of the catalogue, `timm/NAME` of timm, or `module:function` of one's own, with initial weights.
 
     Settings override the model's config: image_size, num_classes, in_channels, dim, depth, num_heads, patch_size,
     stem, drop_path and whatever else the family has; an unknown one is an error.
     """
-    from vitrail.models.build import build_model, build_timm_model
+    from vitrail.models.build import build_model, build_own_model, build_timm_model
+    from vitrail.settings.own import is_own
 
     _check_text("the name of a model", name)
     if name.startswith(TIMM_PREFIX):
         return build_timm_model(name.removeprefix(TIMM_PREFIX), **settings)
+    if is_own(name):
+        return build_own_model(name, settings)
     entry = get_entry(name)
     return build_model(entry.family, name=name, settings={**entry.settings, **settings}, crop_ratio=entry.crop_ratio)

@@ -5,7 +5,7 @@ import difflib
 import math
 import operator
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -136,6 +136,7 @@ class Model(nn.Module):
     preprocessing: Preprocessing
     name: str = ""  # in the catalogue, or timm/NAME
     family: str = ""
+    own_settings: Mapping[str, Any] | None = None  # what a user's own function made it of
     is_folded: bool = False  # set by fold
 
     def __init__(self, config: Any) -> None:

@@ -24,8 +24,7 @@ def cait(size: str) -> Recipe:
 
     Command: vitrail train cait_xxs24 data=imagenet:ROOT out=runs/cait_xxs24
     Cost: not published.
-    Published: XXS-24 77.6, XXS-36 79.1, XS-24 81.8, XS-36 82.6, S-24 82.7, S-36 83.3, S-48 83.5, M-24 83.4,
-        M-36 83.8 % top-1 (thesis table 3.15); M-48 was only published with distillation, at 448.
+    Published: {rows}. M-48 was only published with distillation, at 448.
     Ours: not run.
     """
     drop_path, layer_scale = PER_MODEL[size]
@@ -48,8 +47,7 @@ def cait_384(size: str) -> Recipe:
 
     Command: vitrail train cait_xxs24_384 data=imagenet:ROOT out=runs/cait_xxs24_384 init=runs/cait_xxs24
     Cost: not published.
-    Published: XXS-24 80.4, XXS-36 81.8, XS-24 83.8, XS-36 84.3, S-24 84.3, S-36 85.0, S-48 85.1, M-24 84.5,
-        M-36 84.9 % top-1 (thesis table 3.15).
+    Published: {rows}.
     Ours: not run.
     """
     # The papers cite DeiT for this fine-tuning, and are silent about stochastic depth in it: as in training.
@@ -61,9 +59,9 @@ def cait_distilled(size: str) -> Recipe:
 
     Command: vitrail train cait_xxs24_distilled data=imagenet:ROOT out=runs/cait_xxs24_distilled
     Cost: not published.
-    Published: XXS-24 78.4, XXS-36 79.7, XS-24 82.0, XS-36 82.9, S-24 83.5, S-36 84.0, S-48 83.9, M-24 84.7,
-        M-36 85.1 % top-1 (thesis table 3.15). With teacher.kind=token, on input of the class-attention stage, XXS-24
-        78.5 and M-24 84.7 (table 3.14).
+    Published: {rows}. With teacher.kind=token, on input of the class-attention stage, XXS-24
+        {cait_xxs24: distilled with a distillation token} and M-24 {cait_m24: distilled with a distillation token}
+        (thesis table 3.14).
     Ours: not run.
     """
     changes = {"name": f"cait_{size}_distilled", **TEACHER, "teacher.kind": "hard"}
@@ -76,8 +74,7 @@ def cait_distilled_fine_tuned(size: str, image_size: str = "384") -> Recipe:
     Command: vitrail train cait_xxs24_distilled_384 data=imagenet:ROOT out=runs/cait_xxs24_distilled_384
         init=runs/cait_xxs24_distilled
     Cost: not published.
-    Published: at 384 XXS-24 80.9, XXS-36 82.2, XS-24 84.1, XS-36 84.8, S-24 85.1, S-36 85.4, S-48 85.3, M-24 85.8,
-        M-36 86.1 (thesis table 3.15); at 448 M-36 86.3 and M-48 86.5 % top-1 (table 3.17).
+    Published: {rows}.
     Ours: not run.
     """
     changes = {**FINE_TUNING, "image_size": int(image_size), "teacher.image_size": int(image_size)}

@@ -25,7 +25,7 @@ FINE_TUNING = {
     "schedule.kind": "constant",
     "schedule.min_lr": 0.0,
 }
-# The RegNetY-16GF that DeiT's authors trained, of 82.9 % top-1; the hard label and a token of its own (3.3, 3.4.2).
+# The RegNetY-16GF that DeiT's authors trained; the hard label and a token of its own (3.3, 3.4.2).
 TEACHER = {"teacher.model": "timm/regnety_160", "teacher.kind": "token"}
 
 
@@ -34,7 +34,7 @@ def deit(size: str) -> Recipe:
 
     Command: vitrail train deit_small data=imagenet:ROOT out=runs/deit_small
     Cost: base 53 hours on 8 GPUs; tiny and small under 3 days on 4 GPUs (thesis 3.4.5).
-    Published: tiny 72.2, small 79.8, base 81.8 % top-1 (thesis table 3.5).
+    Published: {rows}.
     Ours: not run.
     """
     return ClassifyRecipe(
@@ -58,7 +58,8 @@ def deit_base_384() -> Recipe:
 
     Command: vitrail train deit_base_384 data=imagenet:ROOT out=runs/deit_base_384 init=runs/deit_base
     Cost: 20 hours on 8 GPUs, for 25 epochs (thesis 3.4.5).
-    Published: 83.1 % top-1 (thesis table 3.5); 79.9 with image_size=160 and 82.7 with 320 (table 3.10).
+    Published: {rows}; {deit_base: ImageNet-1k, 300 epochs, fine-tuned at 160} with image_size=160 and
+        {deit_base: ImageNet-1k, 300 epochs, fine-tuned at 320} with 320 (thesis table 3.10).
     Ours: not run.
     """
     return change(deit("base"), {"name": "deit_base_384", "model.init": "runs/deit_base", **FINE_TUNING})
@@ -69,8 +70,11 @@ def deit_distilled(size: str, epochs: str = "300") -> Recipe:
 
     Command: vitrail train deit_small_distilled data=imagenet:ROOT out=runs/deit_small_distilled
     Cost: not published.
-    Published: tiny 74.5, small 81.2, base 83.4 % top-1; after 1000 epochs 76.6, 82.6 and 84.2 (thesis table 3.5).
-        With teacher.kind=hard and one head 74.3, 80.9 and 83.0; with teacher.kind=soft 72.2, 79.8 and 81.8 (table 3.3).
+    Published: {rows}.
+        With teacher.kind=hard and one head {deit_tiny: hard distillation, no token},
+        {deit_small: hard distillation, no token} and {deit_base: hard distillation, no token}; with teacher.kind=soft
+        {deit_tiny: soft distillation, no token}, {deit_small: soft distillation, no token} and
+        {deit_base: soft distillation, no token} (thesis table 3.3).
     Ours: not run.
     """
     name = f"deit_{size}_distilled" + ("" if epochs == "300" else f"_{epochs}")
@@ -84,8 +88,8 @@ def deit_base_distilled_384(epochs: str = "300") -> Recipe:
     Command: vitrail train deit_base_distilled_384 data=imagenet:ROOT out=runs/deit_base_distilled_384
         init=runs/deit_base_distilled
     Cost: not published.
-    Published: 84.5 % top-1, 85.2 after 1000 epochs of training at 224 (thesis table 3.5). The authors' teacher was
-        itself fine-tuned at 384 (3.3), which is not public: this one sees 384 pixels with the weights of 224.
+    Published: {rows}. The authors' teacher was itself fine-tuned at 384 (3.3), which is not public: this one
+        sees 384 pixels with the weights of 224.
     Ours: not run.
     """
     before = deit_distilled("base", epochs)

@@ -52,7 +52,7 @@ def deit3_400(size: str) -> Recipe:
 
     Command: vitrail train deit3_base_400 data=imagenet:ROOT out=runs/deit3_base_400
     Cost: not published.
-    Published: small 80.4, base 83.1, large 84.2, huge 84.8 % top-1 (thesis table 6.15); tiny is not.
+    Published: {rows}.
     Ours: not run.
     """
     return ClassifyRecipe(
@@ -75,7 +75,7 @@ def deit3_800(size: str) -> Recipe:
 
     Command: vitrail train deit3_small_800 data=imagenet:ROOT out=runs/deit3_small_800
     Cost: not published.
-    Published: small 81.4, base 83.7, large 84.5 % top-1 (thesis table 6.15).
+    Published: {rows}.
     Ours: not run.
     """
     changes = {"name": f"deit3_{size}_800", **_longer(size)}
@@ -89,10 +89,7 @@ def deit3_low(size: str, image_size: str, epochs: str) -> Recipe:
 
     Command: vitrail train deit3_base_192_800 data=imagenet:ROOT out=runs/deit3_base_192_800
     Cost: not published.
-    Published, in % top-1 at 224 (thesis table 6.6; base_192_800 and large_192_800: table 6.9):
-        base at 128, 160, 192: 83.2, 83.3, 83.5 after 400 epochs; 83.5, 83.6, 83.8 after 800;
-        large at 128, 160, 192: 83.9, 84.4, 84.5 after 400 epochs; 84.5, 84.7, 84.9 after 800;
-        huge at 126, 154, 182: 84.7, 85.1, 85.1 after 400 epochs; at 126, 154: 85.1, 85.2 after 800.
+    Published: {rows}.
     Ours: not run.
     """
     is_long = epochs == "800"
@@ -115,7 +112,7 @@ def deit3_billion(model: str) -> Recipe:
 
     Command: vitrail train deit3_h52_126_400 data=imagenet:ROOT out=runs/deit3_h52_126_400
     Cost: not published.
-    Published: H-52 84.9, H-26x2 84.9 % top-1 (thesis table 6.6).
+    Published: {rows}.
     Ours: not run.
     """
     recipe = change(deit3_400("huge"), {"model.name": f"vit_{model}"})  # the drop path of ViT-H (6.5)
@@ -129,7 +126,7 @@ def deit3_384(size: str) -> Recipe:
 
     Command: vitrail train deit3_base_384 data=imagenet:ROOT out=runs/deit3_base_384 init=runs/deit3_base_192_800
     Cost: not published.
-    Published: small 83.4, base 85.0, large 85.8 % top-1 (thesis table 6.7).
+    Published: {rows}.
     Ours: not run.
     """
     return change(
@@ -150,8 +147,9 @@ def deit3_21k_90(size: str) -> Recipe:
 
     Command: vitrail train deit3_base_21k_90 data=IMAGENET21K out=runs/deit3_base_21k_90
     Cost: not published.
-    Published: huge 58.0 % top-1 on the authors' 21k validation split (curve published by the authors); fine-tuned on
-        ImageNet-1k small 82.6, base 85.2, large 86.8 (thesis table 6.5).
+    Published: {rows}, on the authors' 21k validation split. Fine-tuned on ImageNet-1k small
+        {deit3_small: ImageNet-21k, 90 epochs -> 1k}, base {deit3_base: ImageNet-21k, 90 epochs -> 1k}, large
+        {deit3_large: ImageNet-21k, 90 epochs -> 1k} (thesis table 6.5).
     Ours: not run.
     """
     recipe = change(
@@ -177,8 +175,8 @@ def deit3_21k_240(size: str) -> Recipe:
 
     Command: vitrail train deit3_base_21k_240 data=IMAGENET21K out=runs/deit3_base_21k_240
     Cost: not published.
-    Published: small 54.1, base 56.5, large 57.4 % top-1 on the authors' 21k validation split (their curves); see
-        deit3_base_21k_to_1k for what it gives on ImageNet-1k.
+    Published: {rows}, on the authors' 21k validation split; see deit3_base_21k_to_1k for what it gives on
+        ImageNet-1k.
     Ours: not run.
     """
     return change(
@@ -199,7 +197,7 @@ def deit3_21k_to_1k(size: str) -> Recipe:
     Command: vitrail train deit3_base_21k_to_1k data=imagenet:ROOT out=runs/deit3_base_21k_to_1k
         init=runs/deit3_base_21k_240
     Cost: not published.
-    Published: small 83.1, base 85.7, large 87.0, huge 87.2 % top-1 (thesis table 6.8).
+    Published: {rows}.
     Ours: not run.
     """
     return change(
@@ -218,7 +216,7 @@ def deit3_21k_to_1k_384(size: str) -> Recipe:
     Command: vitrail train deit3_base_21k_to_1k_384 data=imagenet:ROOT out=runs/deit3_base_21k_to_1k_384
         init=runs/deit3_base_21k_240
     Cost: not published.
-    Published: small 84.8, base 86.7, large 87.7 % top-1 (thesis table 6.5).
+    Published: {rows}.
     Ours: not run.
     """
     changes = {"name": f"deit3_{size}_21k_to_1k_384", "image_size": 384, "against": None}
@@ -231,7 +229,7 @@ def deit3_21k_pipeline(size: str) -> Recipe:
     Command: vitrail train deit3_base_21k_pipeline data=IMAGENET21K out=runs/deit3_base_21k_pipeline
         ImageNet-1k is read from where `imagenet` lies; write another place as data.spec of the second stage.
     Cost: not published.
-    Published: small 83.1, base 85.7, large 87.0, huge 87.2 % top-1 (thesis table 6.8).
+    Published: {rows}.
     Ours: not run.
     """
     first = deit3_21k_90(size) if size == "huge" else deit3_21k_240(size)
@@ -248,7 +246,7 @@ def cait_b12() -> Recipe:
 
     Command: vitrail train cait_b12 data=imagenet:ROOT out=runs/cait_b12
     Cost: not published.
-    Published: 83.3 % top-1 (thesis table 6.13).
+    Published: {rows}.
     Ours: not run.
     """
     # "Not an extensive grid search to adapt the hyper-parameters": those of ViT-B.

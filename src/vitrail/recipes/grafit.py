@@ -37,8 +37,10 @@ def baseline(data: str = "imagenet") -> Recipe:
 
     Command: vitrail train grafit_baseline data=FOLDER out=runs/baseline
     Cost: not in the thesis.
-    Published: from the coarse labels 54.7 % by kNN and 22.7 mAP on the classes of ImageNet, 71.8 and 42.5 on those of
-        CIFAR-100 (thesis table 2.7).
+    Published: from the coarse labels {timm/resnet50: Baseline, imagenet, kNN} % by kNN and
+        {timm/resnet50: Baseline, imagenet, mAP} mAP on the classes of ImageNet,
+        {timm/resnet50: Baseline, cifar100, kNN} and
+        {timm/resnet50: Baseline, cifar100, mAP} on those of CIFAR-100 (thesis table 2.7).
     Ours: not run as it stands; a small one on CIFAR-100 is in docs/log.md.
     """
     return _procedure("grafit_baseline", data)
@@ -49,9 +51,9 @@ def snca(data: str = "imagenet") -> Recipe:
 
     Command: vitrail train grafit_snca data=FOLDER out=runs/snca
     Cost: not in the thesis.
-    Published: by its authors, from the coarse labels 52.8 % by kNN on the classes of ImageNet and 62.3 on those of
-        CIFAR-100 (thesis table 2.4). Wu et al. (2018): 130 epochs in batches of 256, the learning rate of 0.1 divided
-        by ten every 40.
+    Published: by its authors, from the coarse labels {timm/resnet50: SNCA, imagenet, kNN} % by kNN on the classes of
+        ImageNet and {timm/resnet50: SNCA, cifar100, kNN} on those of CIFAR-100 (thesis table 2.4). Wu et al. (2018):
+        130 epochs in batches of 256, the learning rate of 0.1 divided by ten every 40.
     Ours: not run.
     """
     return change(
@@ -70,8 +72,10 @@ def snca_plus(data: str = "imagenet") -> Recipe:
 
     Command: vitrail train grafit_snca_plus data=FOLDER out=runs/snca_plus
     Cost: not in the thesis.
-    Published: from the coarse labels 55.4 % by kNN and 31.8 mAP on the classes of ImageNet, 72.2 and 35.9 on those of
-        CIFAR-100 (thesis table 2.7).
+    Published: from the coarse labels {timm/resnet50: SNCA+, imagenet, kNN} % by kNN and
+        {timm/resnet50: SNCA+, imagenet, mAP} mAP on the classes of ImageNet,
+        {timm/resnet50: SNCA+, cifar100, kNN} and
+        {timm/resnet50: SNCA+, cifar100, mAP} on those of CIFAR-100 (thesis table 2.7).
     Ours: not run as it stands; a small one on CIFAR-100 is in docs/log.md.
     """
     return _neighbours("grafit_snca_plus", data, projector="mlp")
@@ -82,8 +86,10 @@ def clusterfit_plus(data: str = "imagenet") -> Recipe:
 
     Command: vitrail train grafit_clusterfit_plus clusters.of=runs/baseline data=FOLDER out=runs/clusterfit
     Cost: not in the thesis.
-    Published: from the coarse labels 59.5 % by kNN and 12.7 mAP on the classes of ImageNet, 72.5 and 23.0 on those of
-        CIFAR-100 (thesis table 2.4).
+    Published: from the coarse labels {timm/resnet50: ClusterFit+, imagenet, kNN} % by kNN and
+        {timm/resnet50: ClusterFit+, imagenet, mAP} mAP on the classes of ImageNet,
+        {timm/resnet50: ClusterFit+, cifar100, kNN} and
+        {timm/resnet50: ClusterFit+, cifar100, mAP} on those of CIFAR-100 (thesis table 2.4).
     Ours: not run as it stands; a small one on CIFAR-100 is in docs/log.md.
     """
     return change(_procedure("grafit_clusterfit_plus", data), {"clusters.number": DATA[data]["clusters"]})
@@ -94,8 +100,12 @@ def grafit(data: str = "imagenet", projector: str = "mlp") -> Recipe:
 
     Command: vitrail train grafit data=FOLDER out=runs/grafit
     Cost: not in the thesis.
-    Published: from the coarse labels 69.1 % by kNN and 42.9 mAP, conditioned, on the classes of ImageNet, 77.7 and 55.7
-        on those of CIFAR-100; with the linear projector (grafit_fc) 69.1 and 44.4, 75.6 and 55.0 (thesis table 2.7).
+    Published: from the coarse labels {timm/resnet50: Grafit, imagenet, kNN} % by kNN and
+        {timm/resnet50: Grafit, imagenet, mAP} mAP, conditioned, on the classes of ImageNet,
+        {timm/resnet50: Grafit, cifar100, kNN} and {timm/resnet50: Grafit, cifar100, mAP} on those of CIFAR-100; with
+        the linear projector (grafit_fc) {timm/resnet50: Grafit FC, imagenet, kNN} and
+        {timm/resnet50: Grafit FC, imagenet, mAP}, {timm/resnet50: Grafit FC, cifar100, kNN} and
+        {timm/resnet50: Grafit FC, cifar100, mAP} (thesis table 2.7).
     Ours: not run as it stands; a small one on CIFAR-100 is in docs/log.md.
     """
     name = "grafit" if projector == "mlp" else "grafit_fc"

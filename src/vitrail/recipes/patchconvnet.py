@@ -28,7 +28,7 @@ def patchconvnet(size: str) -> Recipe:
 
     Command: vitrail train patchconvnet_s60 data=imagenet:ROOT out=runs/patchconvnet_s60
     Cost: not published.
-    Published: S20 78.7, S36 80.7, S60 82.1, S120 83.2, B36 82.8, B60 83.5, B120 84.1 % top-1 (thesis table 5.8).
+    Published: {rows}.
     Ours: not run.
     """
     return ClassifyRecipe(
@@ -98,7 +98,7 @@ def patchconvnet_21k_to_1k(size: str) -> Recipe:
     Command: vitrail train patchconvnet_s60_21k_to_1k data=imagenet:ROOT out=runs/patchconvnet_s60_21k_to_1k
         init=runs/patchconvnet_s60_21k
     Cost: not published.
-    Published: S60 82.9, B60 85.0, L60 85.6, B120 86.0, L120 86.1 % top-1 (thesis table 5.2).
+    Published: {rows}.
     Ours: not run.
     """
     return change(
@@ -120,7 +120,7 @@ def patchconvnet_21k_to_1k_384(size: str) -> Recipe:
     Command: vitrail train patchconvnet_s60_21k_to_1k_384 data=imagenet:ROOT out=runs/patchconvnet_s60_21k_to_1k_384
         init=runs/patchconvnet_s60_21k
     Cost: not published.
-    Published: S60 84.6, B60 86.1, L60 86.4, B120 86.9, L120 87.1 % top-1 (thesis table 5.2).
+    Published: {rows}.
     Ours: not run.
     """
     return change(patchconvnet_21k_to_1k(size), {"name": f"patchconvnet_{size}_21k_to_1k_384", "image_size": 384})

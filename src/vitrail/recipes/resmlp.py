@@ -16,8 +16,7 @@ def resmlp(model: str) -> Recipe:
 
     Command: vitrail train resmlp_s24 data=imagenet:ROOT out=runs/resmlp_s24
     Cost: two days on 8 V100 for most of the models (thesis 4.3.1).
-    Published: S12 76.6, S24 79.4, B24 81.0; with patches of 14: S12 76.9; of 8: S12 79.1, B24 81.0 % top-1
-        (thesis table 4.3); S36 is not in the thesis.
+    Published: {rows}.
     Ours: not run.
     """
     depth = model.partition("_")[0][1:]
@@ -42,8 +41,7 @@ def resmlp_distilled(model: str) -> Recipe:
 
     Command: vitrail train resmlp_s24_distilled data=imagenet:ROOT out=runs/resmlp_s24_distilled
     Cost: two days on 8 V100 for most of the models (thesis 4.3.1).
-    Published: S12 77.8, S24 80.8, B24 with patches of 8 83.6 % top-1 (thesis table 4.3). teacher.kind=token learns the
-        teacher's answer by a head of its own.
+    Published: {rows}. teacher.kind=token learns the teacher's answer by a head of its own.
     Ours: not run.
     """
     changes = {"name": f"resmlp_{model}_distilled", **TEACHER, "teacher.kind": "hard"}

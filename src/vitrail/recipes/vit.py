@@ -14,7 +14,8 @@ def vit_original() -> Recipe:
 
     Command: vitrail train vit_original data=imagenet:ROOT out=runs/vit_original
     Cost: not in the thesis.
-    Published: not in the thesis at 224; 77.9 % top-1 (table 3.17) is after fine-tuning at 384, which this leaves out.
+    Published: not in the thesis at 224; {vit_b16: ImageNet-1k, fine-tuned at 384} % top-1 (table 3.17) is after
+        fine-tuning at 384, which this leaves out.
     Ours: not run.
     """
     return ClassifyRecipe(
@@ -37,7 +38,8 @@ def steiner() -> Recipe:
 
     Command: vitrail train steiner data=imagenet:ROOT out=runs/steiner
     Cost: not in the thesis.
-    Published: not in the thesis for ImageNet-1k; 84.0 % top-1 after ImageNet-21k (thesis table 6.8).
+    Published: not in the thesis for ImageNet-1k; {vit_b16: ImageNet-21k -> 1k, Steiner et al.} % top-1 after
+        ImageNet-21k (thesis table 6.8).
     Ours: not run.
     """
     # Table 6.1 says "Adapt." for the last three of these, and gives no strength of stochastic depth and dropout: DeiT's

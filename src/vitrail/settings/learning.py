@@ -1,56 +1,130 @@
 """How the weights move: optimizer, schedule, and what keeps them from learning by heart."""
 
-from collections.abc import Set
-from typing import Literal
+from collections.abc import Collection, Set
+from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError
 
+from vitrail.settings.own import is_own
 from vitrail.settings.section import Section
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
+    from vitrail.models.contract import Model
+    from vitrail.training.loop.schedule import Schedules
+
+# What the papers' optimizers take: a recipe that names one of these is read without torch.
+_KNOWN = {"adamw": ("betas", "eps"), "lamb": ("betas", "eps"), "sgd": ("momentum",)}
 
 
 class OptimizerSettings(Section):
     """How the weights move."""
 
-    name: Literal["adamw", "lamb", "sgd"] = "adamw"
-    """the optimizer"""
+    name: str = "adamw"
+    """adamw, lamb, sgd, torch_muon, any of timm's (lion, adan, nadamw, muon ...), or module:function of your own"""
     lr: PositiveFloat = 1e-3
     """the highest learning rate; for `reference_batch` images where that is given"""
     reference_batch: PositiveInt | None = None
     """batch for which lr is meant: it grows in proportion to the batch; null: lr holds for any batch"""
     weight_decay: NonNegativeFloat = 0.05
-    """of matrices; norms, biases, tokens, positions and LayerScale have none"""
-    betas: tuple[float, float] | None = None
-    """of adamw and lamb; null: 0.9 and 0.999"""
+    """decay of matrices; norms, biases, tokens, positions and LayerScale have none"""
+    betas: tuple[float, ...] | None = None
+    """decay rates of an Adam's averages; null: the optimizer's own, 0.9 and 0.999 for adamw and lamb"""
     eps: PositiveFloat | None = None
-    """of adamw and lamb; null: 1e-8 and 1e-6"""
-    momentum: float | None = None
-    """of sgd, with Nesterov; null: 0.9"""
+    """smallest divisor of an Adam's step; null: the optimizer's own, 1e-8 for adamw and 1e-6 for lamb"""
+    momentum: float | None = Field(default=None, gt=0.0, lt=1.0)
+    """momentum of sgd, with Nesterov, and of its kin; null: 0.9, for torch_muon 0.95"""
     layer_decay: float = Field(default=1.0, gt=0.0, le=1.0)
     """each layer learns at this times the rate of the one above it"""
     clip: PositiveFloat | None = None
     """largest norm of the gradient"""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """further arguments of the optimizer, such as {amsgrad: true}"""
+
+    @field_validator("name")
+    @classmethod
+    def check_name(cls, name: str) -> str:
+        """Refuse a name that no optimizer has, or one that can't run here; code of one's own is not looked at yet."""
+        if name not in _KNOWN and not is_own(name):
+            _taken_by(name)
+        return name
+
+    @field_validator("betas", "eps", "momentum", "options")
+    @classmethod
+    def check_taken(cls, value: Any, info: ValidationInfo) -> Any:
+        """Refuse what the optimizer does not take."""
+        name, field = info.data.get("name"), info.field_name
+        if not value or name is None or is_own(name):
+            return value
+        if field == "betas" and not all(0.0 <= beta < 1.0 for beta in value):
+            raise _refusal("betas must be numbers in [0, 1), such as 0.9 and 0.999")
+        keys: Collection[str] = value if field == "options" else (str(field),)
+        taken = _KNOWN[name] if name in _KNOWN and field != "options" else _taken_by(name, only=field == "options")
+        if missing := [key for key in keys if key not in taken]:
+            raise _refusal(f"{name} does not take {', '.join(missing)}; it takes {', '.join(taken) or 'nothing'}")
+        if field == "betas" and len(value) != (wanted := _num_betas(name) or len(value)):
+            raise _refusal(f"{name} takes {wanted} betas")
+        return value
+
+    def build(self, model: "Model", *, lr: float | None = None) -> "Optimizer":
+        """The optimizer of what is not frozen in a model, at this learning rate, or at that of the settings."""
+        from vitrail.training.loop.optimizer import build_optimizer
+
+        return build_optimizer(model, self, lr=self.lr if lr is None else lr)
 
 
 class ScheduleSettings(Section):
-    """How the learning rate goes."""
+    """How the learning rate goes, and the weight decay."""
 
-    kind: Literal["cosine", "step", "constant"] = "cosine"
-    """its course after the warmup"""
+    kind: Literal["cosine", "linear", "step", "constant"] = "cosine"
+    """course of the learning rate after the warmup"""
     warmup_epochs: NonNegativeFloat = 5.0
-    """of linear growth; at most half of the run"""
+    """epochs of linear growth; at most half of the run"""
     warmup_lr: NonNegativeFloat = 1e-6
     """where the warmup begins"""
     min_lr: NonNegativeFloat = 1e-5
-    """where the cosine ends"""
+    """where cosine and linear end"""
     decay_epochs: PositiveFloat | None = None
-    """of step: epochs between two decays"""
-    decay_rate: PositiveFloat | None = None
-    """of step: factor of a decay; null: 0.1"""
+    """epochs between two decays of step; null: 30"""
+    decay_rate: float | None = Field(default=None, gt=0.0, le=1.0)
+    """factor of a decay of step; null: 0.1"""
+    weight_decay_end: NonNegativeFloat | None = None
+    """where the weight decay goes by a cosine from optimizer.weight_decay; null: it is constant"""
 
     def unused(self) -> Set[str]:
         """What other kinds of schedule read."""
         of_step = {"decay_epochs", "decay_rate"} if self.kind != "step" else set()
-        return of_step | ({"min_lr"} if self.kind != "cosine" else set())
+        return of_step | ({"min_lr"} if self.kind in ("step", "constant") else set())
+
+    def build(
+        self, *, lr: float, steps_per_epoch: int, total_steps: int, weight_decay: float | None = None
+    ) -> "Schedules":
+        """The learning rate of every step, and the weight decay where it changes.
+
+        A warmup that a short run has no room for is shortened.
+        """
+        from vitrail.training.loop.schedule import Schedules, ValueSchedule
+
+        is_step = self.kind == "step"
+        rate = ValueSchedule(
+            start=lr,
+            end=min(self.min_lr, lr) if self.kind in ("cosine", "linear") else None,
+            total_steps=total_steps,
+            kind=self.kind,
+            warmup_steps=min(round(self.warmup_epochs * steps_per_epoch), int(_MAX_WARMUP_SHARE * total_steps)),
+            warmup_start=min(self.warmup_lr, lr),
+            decay_steps=max(1, round((self.decay_epochs or 30.0) * steps_per_epoch)) if is_step else None,
+            decay_rate=self.decay_rate if is_step else None,
+        )
+        if self.weight_decay_end is None or weight_decay is None:
+            return Schedules(lr=rate)
+        decay = ValueSchedule(start=weight_decay, end=self.weight_decay_end, total_steps=total_steps)
+        return Schedules(lr=rate, weight_decay=decay)
+
+
+_MAX_WARMUP_SHARE = 0.5  # of a run that was made shorter than its recipe
 
 
 class RegularisationSettings(Section):
@@ -59,8 +133,31 @@ class RegularisationSettings(Section):
     drop_path: float | None = Field(default=None, ge=0.0, lt=1.0)
     """stochastic depth; null: the model's own"""
     dropout: float | None = Field(default=None, ge=0.0, lt=1.0)
-    """of ViT and CaiT: on single numbers instead of whole branches; null: the model's own, which is none"""
+    """dropout of ViT and CaiT, on single numbers instead of whole branches; null: the model's own, which is none"""
     ema: float | None = Field(default=None, gt=0.0, lt=1.0)
     """decay of the moving average of the weights, which is then what is evaluated and saved"""
     early_stop: PositiveInt | None = None
     """epochs without a better val accuracy after which to stop"""
+
+
+def _taken_by(name: str, *, only: bool = False) -> list[str]:
+    """What the optimizer of that name takes; `only` what has no key of its own in the settings."""
+    from vitrail.training.loop.optimizer import find_optimizer
+
+    try:
+        taken = find_optimizer(name).takes
+    except ValueError as error:
+        raise _refusal(str(error)) from None
+    return [key for key in taken if not (only and key in OptimizerSettings.model_fields)]
+
+
+def _num_betas(name: str) -> int | None:
+    if name in _KNOWN:
+        return 2
+    from vitrail.training.loop.optimizer import find_optimizer
+
+    return find_optimizer(name).num_betas
+
+
+def _refusal(reason: str) -> PydanticCustomError:
+    return PydanticCustomError("optimizer", "{reason}", {"reason": reason})

@@ -88,7 +88,7 @@ def change(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
         place: Any = content
         for section in sections:
             place = place.get(section) if isinstance(place, dict) else None
-        is_free = sections[:2] == ["model", "settings"]
+        is_free = sections[:2] in (["model", "settings"], ["optimizer", "options"])
         if not isinstance(place, dict) or not (last in place or is_free):
             raise ValueError(_unknown(key, kind))
         if isinstance(place.get(last), dict) and not isinstance(value, Mapping):

@@ -39,6 +39,8 @@ def _load(place: str) -> Any:
 
 
 def _load_own(name: str) -> Any:
-    if ":" not in name:
+    from vitrail.settings.own import is_own, load_own
+
+    if not is_own(name):
         raise ValueError(f"there is no task {name!r}: there are {', '.join(TASKS)}, or module:Class of your own")
-    return _load(name)
+    return load_own(name, what="task")

@@ -143,6 +143,8 @@ def without_head(state: Mapping[str, Tensor], model: Model) -> dict[str, Tensor]
 
 
 def dialect_of(model: Model, weights: Weights) -> str:
+    if model.own_settings is not None:  # no other library has names for it
+        return VITRAIL
     if isinstance(model, TimmBackbone):
         return VITRAIL if any(name.startswith("backbone.") for name in weights.state) else TIMM
     dialect = recognize_dialect(weights.state)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from vitrail import __version__
 from vitrail.heads.embed import EmbeddingModel, EmbeddingSettings
-from vitrail.models.build import FAMILIES, build_model, build_timm_model
+from vitrail.models.build import FAMILIES, OWN, build_model, build_own_model, build_timm_model
 from vitrail.models.contract import Model, Preprocessing, config_from_settings
 from vitrail.weights.files import GRID_KEY, format_grid, locate, read_file
 from vitrail.weights.hub import HUB_PREFIX, HubAddress, fetch
@@ -55,9 +55,8 @@ def load_model(source: str | os.PathLike[str]) -> Model:
     config_file = locate_config(source)
     description = read_description(config_file, label=f"{source}")
     trunk = description["settings"].get("trunk_family", description["family"])
-    is_timm = trunk == "timm"
-    # A timm model keeps buffers that its weights do not hold, so it is built in full; ours takes its memory once.
-    with contextlib.nullcontext() if is_timm else torch.device("meta"):
+    # Others than ours may keep buffers that their weights do not hold: they are built in full; ours takes memory once.
+    with contextlib.nullcontext() if trunk in ("timm", OWN) else torch.device("meta"):
         model = build(description, label=f"{source}")
     weights = read_file(locate(source), label=f"{source}")
     install(model, fit_weights(model, weights, is_exact=True))
@@ -66,7 +65,7 @@ def load_model(source: str | os.PathLike[str]) -> Model:
 
 def describe(model: Model) -> dict[str, Any]:
     """The content of config.json."""
-    settings = dataclasses.asdict(model.config)
+    settings = dataclasses.asdict(model.config) if model.own_settings is None else dict(model.own_settings)
     if isinstance(model, EmbeddingModel):
         settings["trunk_family"] = family_of(model.trunk)  # which a trunk that was built without the catalogue lacks
     return {
@@ -86,7 +85,7 @@ def check_saveable(model: Model) -> None:
     family, state = family_of(model), model.state_dict()
     if any(value.is_meta for value in state.values()):
         raise ValueError("the model is on the meta device and has no weights to save")
-    if family == "timm":
+    if family in ("timm", OWN):
         return
     with torch.device("meta"):
         built = FAMILIES[family][1](model.config).state_dict()
@@ -170,8 +169,8 @@ def check_description(content: dict[str, Any], *, label: str, file: str) -> None
     missing = [key for key in CONFIG_KEYS if key not in content]
     if missing or not all(isinstance(content[key], dict) for key in ("settings", "preprocessing")):
         raise ValueError(f"{label}: {file} is incomplete ({', '.join(missing) or 'settings, preprocessing'})")
-    if content["family"] not in (*FAMILIES, "timm", EMBEDDING):
-        known = ", ".join((*FAMILIES, "timm", EMBEDDING))
+    if content["family"] not in (*FAMILIES, "timm", EMBEDDING, OWN):
+        known = ", ".join((*FAMILIES, "timm", EMBEDDING, OWN))
         raise ValueError(f"{label}: unknown family {content['family']!r}; this vitrail {__version__} knows {known}")
 
 
@@ -198,6 +197,8 @@ def build_family(family: str, *, name: str, settings: dict[str, Any]) -> Model:
     """A classifier, or the trunk of an embedding."""
     if family == "timm":
         return build_timm_model(str(settings.pop("timm_name", "")), **settings)
+    if family == OWN:
+        return build_own_model(name, settings)
     if family not in FAMILIES:
         raise ValueError(f"there is no family {family!r}")
     return build_model(family, name=name or family, settings=settings)

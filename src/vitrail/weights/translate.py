@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from vitrail.models.build import FAMILIES
+from vitrail.models.build import FAMILIES, OWN
 from vitrail.models.contract import Model
 from vitrail.models.timm_backbone import TimmBackbone
 from vitrail.weights.names import RULES, TIMM, VITRAIL, Rule, find_rule
@@ -31,6 +31,8 @@ class Translation:
 
 def family_of(model: Model) -> str:
     """The family of a model, also of one that was built without the catalogue."""
+    if model.own_settings is not None:
+        return OWN
     if isinstance(model, TimmBackbone):
         return "timm"
     for family, (_, kind) in FAMILIES.items():

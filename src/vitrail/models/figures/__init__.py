@@ -1,17 +1,14 @@
-"""Everything the papers publish about each catalogue model: size, cost, regularisation and accuracy.
+"""Everything the papers publish about their models: size, cost, regularisation and accuracy, each figure written once.
 
 "CaiT" is "Going deeper with Image Transformers", "Three things" is "Three things everyone should know about Vision
-Transformers", and "thesis" is H. Touvron's, which holds DeiT (chapter 3), ResMLP (4), PatchConvNet (5), DeiT III (6).
+Transformers", and "thesis" is H. Touvron's, which holds Grafit (chapter 2), DeiT and CaiT (3), ResMLP (4), PatchConvNet
+(5), and DeiT III (6); docs/references.md lists them all.
 """
 
-from vitrail.models.figures.cait import CAIT
-from vitrail.models.figures.deit import DEIT
-from vitrail.models.figures.deit3 import DEIT3
-from vitrail.models.figures.patchconvnet import PATCHCONVNET
-from vitrail.models.figures.record import Figures, Result, Variant
-from vitrail.models.figures.resmlp import RESMLP
-from vitrail.models.figures.vit import VIT
+from vitrail.models.figures.catalogue import FIGURES
+from vitrail.models.figures.find import Published, find_figure
+from vitrail.models.figures.others import OTHERS
+from vitrail.models.figures.record import Figures, Result, Score, Variant
+from vitrail.models.figures.scores import SCORES
 
-__all__ = ["FIGURES", "Figures", "Result", "Variant"]
-
-FIGURES: dict[str, Figures] = {**DEIT, **DEIT3, **VIT, **CAIT, **RESMLP, **PATCHCONVNET}
+__all__ = ["FIGURES", "OTHERS", "SCORES", "Figures", "Published", "Result", "Score", "Variant", "find_figure"]

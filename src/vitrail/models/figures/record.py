@@ -28,6 +28,15 @@ class Variant(NamedTuple):
     source: str
 
 
+class Score(NamedTuple):
+    """A published figure that is no accuracy on ImageNet's validation set: of another data set, or another measure."""
+
+    what: str  # training and measure, unique for its model
+    value: float
+    unit: str
+    source: str
+
+
 @dataclass(frozen=True)
 class Figures:
     """What the papers print about one model.

@@ -1,19 +1,22 @@
 """What a recipe of classification says beside what every image recipe does."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from vitrail.settings.image_recipe import ImageRecipe
 from vitrail.settings.images import BlendSettings
+from vitrail.settings.own import OWN_PATTERN
 from vitrail.settings.section import Section
+
+OwnName = Annotated[str, Field(pattern=OWN_PATTERN)]
 
 
 class ObjectiveSettings(Section):
     """What is minimised."""
 
-    loss: Literal["cross_entropy", "bce"] = "cross_entropy"
-    """bce: every class mixed in counts in full"""
+    loss: Literal["cross_entropy", "bce"] | OwnName = "cross_entropy"
+    """cross_entropy; bce, where every class mixed in counts in full; or module:function of your own"""
     smoothing: float = Field(default=0.0, ge=0.0, lt=1.0)
     """label smoothing"""
     class_weights: bool = False

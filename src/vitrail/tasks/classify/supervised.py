@@ -1,7 +1,7 @@
 """Training on labels: cross-entropy, and binary cross-entropy with the papers' mixup targets (thesis 6.2.1)."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -22,12 +22,16 @@ class Supervised(Objective[ImageBatch]):
     batch (micro-batches, ranks) is the loss of the whole.
     """
 
-    loss: str = "cross_entropy"  # one of LOSSES; images with several classes need "bce"
+    # One of LOSSES, images with several classes need "bce"; or a user's own, from logits and targets to a number.
+    loss: str | Callable[[Tensor, Tensor], Tensor] = "cross_entropy"
     smoothing: float = 0.0  # label smoothing: applied to class indices; targets [batch, classes] already carry it
     class_weights: tuple[float, ...] | None = None  # weight of each class's images, see balance_weights
 
     def __post_init__(self) -> None:
-        if self.loss not in LOSSES:
+        if callable(self.loss):
+            if self.class_weights is not None:
+                raise ValueError("a loss of one's own takes no class weights: leave objective.class_weights out")
+        elif self.loss not in LOSSES:
             raise ValueError(f"loss must be one of {', '.join(LOSSES)}, not {self.loss!r}")
         if not 0.0 <= self.smoothing < 1.0:
             raise ValueError(f"smoothing must be in [0, 1), not {self.smoothing!r}")
@@ -40,10 +44,12 @@ class Supervised(Objective[ImageBatch]):
         logits = joint_logits(model(batch.images)).float()
         check_targets(batch.targets, logits)
         total = self.cost(logits, batch.targets)
-        return Losses(total, {self.loss: total.detach()})
+        return Losses(total, {self.loss if isinstance(self.loss, str) else "own": total.detach()})
 
     def cost(self, logits: Tensor, targets: Tensor) -> Tensor:
         """The loss of logits [batch, classes], a number."""
+        if callable(self.loss):
+            return self.loss(logits, targets)
         weights = self.weights_for(logits)
         if self.loss == "bce":
             targets = binary_targets(targets, num_classes=logits.shape[1], smoothing=self.smoothing)

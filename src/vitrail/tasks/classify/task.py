@@ -7,6 +7,7 @@ from vitrail.data.blend import Blend
 from vitrail.data.contract import ImageBatch, Level
 from vitrail.models.contract import Model
 from vitrail.pages.frame import PageSection
+from vitrail.settings.own import is_own, load_own
 from vitrail.settings.recipe import Recipe
 from vitrail.tasks.classify.evaluator import ClassificationEvaluator
 from vitrail.tasks.classify.measures import MEASURES
@@ -74,7 +75,8 @@ class Classify(ImageTask):
 
 def make_supervised(settings: ObjectiveSettings, labels: Level) -> Supervised:
     """The loss on labels."""
-    if labels.is_multiple and settings.loss != "bce":
+    if labels.is_multiple and settings.loss == "cross_entropy":
         raise ValueError("images of this data have several labels: set objective.loss=bce")
     weights = balance_weights(count_labels(labels).tolist()) if settings.class_weights else None
-    return Supervised(loss=settings.loss, smoothing=settings.smoothing, class_weights=weights)
+    loss = load_own(settings.loss, what="loss") if is_own(settings.loss) else settings.loss
+    return Supervised(loss=loss, smoothing=settings.smoothing, class_weights=weights)

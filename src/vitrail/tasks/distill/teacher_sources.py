@@ -1,13 +1,8 @@
 """Classifiers that may teach: models of vitrail, timm's with their weights, and functions of the user's own."""
 
 import hashlib
-import importlib
 import inspect
-import os
-import re
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,11 +13,11 @@ from vitrail.data.checks import as_pair
 from vitrail.models.build import build_timm_model
 from vitrail.models.contract import Model
 from vitrail.models.timm_backbone import TimmBackbone, TimmConfig, make_backbone
+from vitrail.settings.own import load_own, working_directory_on_path
 from vitrail.weights import load_weights
 from vitrail.weights.files import read_weights
 
 ImageSize = int | tuple[int, int]
-FUNCTION = re.compile(r"(?P<module>[^\W\d]\w*(\.[^\W\d]\w*)*):(?P<function>[^\W\d]\w*)")
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,10 +76,8 @@ def open_function(spec: str, *, image_size: ImageSize | None, device: torch.devi
     fingerprint the source file of the function stands for it, and the weights where the callable is a torch module;
     what else the file reads is not seen.
     """
-    match = FUNCTION.fullmatch(spec)
-    assert match is not None, spec
-    with _working_directory_on_path():
-        make = _import_function(spec, module=match["module"], function=match["function"])
+    make = load_own(spec, what="teacher")
+    with working_directory_on_path():
         ask = make()
     if not callable(ask):
         raise ValueError(f"the teacher {spec} must return a callable from pixels to logits, not {type(ask).__name__}")
@@ -168,34 +161,6 @@ def _pretrained_weights(config: TimmConfig, *, own: dict[str, Tensor] | None = N
             f"the weights of timm/{config.timm_name} can't be had ({reason}): fetch them where there is a network and "
             f"give the file, timm/{config.timm_name}@FILE"
         ) from None
-
-
-@contextmanager
-def _working_directory_on_path() -> Iterator[None]:
-    """Imports look into the working directory first, as in `python -m`."""
-    before = list(sys.path)
-    sys.path.insert(0, os.getcwd())
-    importlib.invalidate_caches()
-    try:
-        yield
-    finally:
-        sys.path[:] = before
-
-
-def _import_function(spec: str, *, module: str, function: str) -> Callable[[], object]:
-    try:
-        imported = importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name is not None and (module == error.name or module.startswith(f"{error.name}.")):
-            raise ValueError(
-                f"the teacher {spec}: there is no module {module} on the python path or in the working directory"
-            ) from None
-        raise ValueError(f"the teacher {spec}: {module} needs the module {error.name}, which is missing") from None
-    made = getattr(imported, function, None)
-    if not callable(made):
-        what = "has no" if made is None else "holds no callable"
-        raise ValueError(f"the teacher {spec}: {module} {what} function {function}")
-    return made
 
 
 def _source_code(function: Callable[[], object]) -> str:

@@ -11,10 +11,10 @@ from torch.nn import functional
 
 from vitrail.evaluation.predict import choose_precision
 from vitrail.models.catalog import TIMM_PREFIX
+from vitrail.settings.own import is_own
 from vitrail.tasks.distill.onnx_teacher import open_onnx
 from vitrail.tasks.distill.teacher_classes import Groups, Mapping, match_classes, read_mapping, select
 from vitrail.tasks.distill.teacher_sources import (
-    FUNCTION,
     ImageSize,
     TeacherSource,
     hash_parts,
@@ -151,7 +151,7 @@ def open_source(spec: str, *, image_size: ImageSize | None, device: torch.device
         return open_onnx(spec, image_size=image_size, device=device)
     if _is_there(spec) or spec.startswith(HUB_PREFIX):
         return open_trained(spec, image_size=image_size, device=device)
-    if FUNCTION.fullmatch(spec):
+    if is_own(spec):
         return open_function(spec, image_size=image_size, device=device)
     raise ValueError(f"{spec}: no such teacher; give {_KINDS}")
 

@@ -1,189 +1,160 @@
-"""Optimizers of the papers and the groups of parameters they treat alike: decay or none, and the layer."""
+"""Optimizers by name: those of the papers, torch's Muon, all of timm's factory, and a user's own."""
 
-import math
-import re
-from collections.abc import Callable
-from dataclasses import dataclass
+import difflib
+import importlib.util
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
-import timm.models
 import timm.optim
 import torch
-from torch import nn
 
-from vitrail.heads.embed import TRUNK, trunk_of
 from vitrail.models.contract import Model
-from vitrail.models.timm_backbone import TimmBackbone
+from vitrail.settings.learning import OptimizerSettings
+from vitrail.settings.own import is_own, load_own
+from vitrail.training.loop.muon import MuonWithAdamW
+from vitrail.training.loop.parameter_groups import HIDDEN, hidden_weights, parameter_groups
 
-OPTIMIZERS = ("adamw", "lamb", "sgd")
-EPSILONS = {"adamw": 1e-8, "lamb": 1e-6}
 # Devices on which torch updates all parameters in one kernel; on a CPU that is several times faster too.
 FUSED_DEVICES = ("cpu", "cuda", "mps", "xpu")
+_FIXED = ("params", "groups", "lr", "weight_decay")  # decided by the groups of parameters
+_REFUSALS = (TypeError, ValueError, AssertionError)  # what constructors raise for a wrong value
 
 
-@dataclass(frozen=True, kw_only=True)
-class OptimizerSettings:
-    """What to optimize with. A setting that the optimizer doesn't have is an error."""
+@dataclass(frozen=True)
+class FoundOptimizer:
+    """What a name stands for."""
 
-    name: str = "adamw"  # one of OPTIMIZERS
-    lr: float = 1e-3
-    weight_decay: float = 0.05  # of matrices and kernels; the rest is never decayed
-    betas: tuple[float, float] | None = None  # adamw and lamb; None: 0.9 and 0.999
-    eps: float | None = None  # adamw and lamb; None: 1e-8 and 1e-6
-    momentum: float | None = None  # sgd, Nesterov's; None: 0.9
-    layer_decay: float = 1.0  # the head learns at lr, each layer below at this times the one above it
+    name: str
+    make: Callable[..., torch.optim.Optimizer]
+    defaults: Mapping[str, Any] = field(default_factory=dict)  # in the place of its own
+    is_fused: bool = False  # whether torch has one kernel for all parameters
+    hidden_axes: tuple[int, ...] = ()  # a Muon: weights of so many axes between stem and head are treated in its way
 
-    def __post_init__(self) -> None:
-        if self.name not in OPTIMIZERS:
-            raise ValueError(f"optimizer must be one of {', '.join(OPTIMIZERS)}, not {self.name!r}")
-        for field in ("lr", "weight_decay"):
-            if not 0.0 <= getattr(self, field) < math.inf:
-                raise ValueError(f"{field} must be a finite number of at least 0, not {getattr(self, field)!r}")
-        if not 0.0 < self.layer_decay <= 1.0:
-            raise ValueError(f"layer_decay must be above 0 and at most 1 (no decay), not {self.layer_decay!r}")
-        for field in ("betas", "eps") if self.name == "sgd" else ("momentum",):
-            if getattr(self, field) is not None:
-                raise ValueError(f"{self.name} has no setting {field}: leave it out")
-        if self.betas is not None and not (len(self.betas) == 2 and all(0.0 <= beta < 1.0 for beta in self.betas)):
-            raise ValueError(f"betas must be two numbers in [0, 1), e.g. 0.9 and 0.999, not {self.betas!r}")
-        if self.eps is not None and not 0.0 < self.eps < math.inf:
-            raise ValueError(f"eps must be a finite number above 0, not {self.eps!r}")
-        if self.momentum is not None and not 0.0 < self.momentum < 1.0:
-            raise ValueError(f"momentum must be between 0 and 1, not {self.momentum!r}")
+    @cached_property
+    def takes(self) -> dict[str, inspect.Parameter]:
+        """Its arguments beside the parameters, their learning rate and their weight decay."""
+        return {name: one for name, one in inspect.signature(self.make).parameters.items() if name not in _FIXED}
+
+    @property
+    def num_betas(self) -> int | None:
+        """How many betas it has; None: it does not say."""
+        default = self.defaults.get("betas", self.takes["betas"].default)
+        return len(default) if isinstance(default, tuple) else None
+
+    def check(self, arguments: Mapping[str, Any]) -> None:
+        """Refuse arguments that it does not take; those of the recipe's other optimizers were refused before."""
+        if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in self.takes.values()):
+            return
+        if unknown := [name for name in arguments if name not in self.takes]:
+            raise ValueError(
+                f"optimizer {self.name} does not take {', '.join(unknown)}; it takes {', '.join(self.takes)}"
+            )
 
 
-def make_optimizer(model: Model, settings: OptimizerSettings) -> torch.optim.Optimizer:
+# The papers' and torch's own. Gradients are clipped by the loop, LAMB's too.
+_OURS = {
+    "adamw": FoundOptimizer("adamw", torch.optim.AdamW, {"betas": (0.9, 0.999), "eps": 1e-8}, is_fused=True),
+    "lamb": FoundOptimizer("lamb", timm.optim.Lamb, {"betas": (0.9, 0.999), "eps": 1e-6, "max_grad_norm": None}),
+    "sgd": FoundOptimizer("sgd", torch.optim.SGD, {"momentum": 0.9, "nesterov": True}, is_fused=True),
+    "torch_muon": FoundOptimizer("torch_muon", MuonWithAdamW, hidden_axes=(2,)),
+}
+
+
+def list_optimizers() -> dict[str, str]:
+    """The names that can run here, and what each is."""
+    described = dict(timm.optim.list_optimizers(with_description=True)) | {
+        "torch_muon": "torch.optim.Muon for matrices inside the model, AdamW for all others"
+    }
+    return {name: described[name] for name in sorted(described) if _lack_of(name) is None}
+
+
+def find_optimizer(name: str) -> FoundOptimizer:
+    """What a name stands for; a ValueError that says why where it can't be had."""
+    if is_own(name):
+        return FoundOptimizer(name, load_own(name, what="optimizer"))
+    known = {*timm.optim.list_optimizers(), *_OURS}
+    if name not in known:
+        near = difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.5)
+        hint = f"did you mean {', '.join(near)}?" if near else "`vitrail recipes optimizers` lists them all"
+        raise ValueError(f"there is no optimizer of that name; {hint}")
+    if (lack := _lack_of(name)) is not None:
+        raise ValueError(lack)
+    if name in _OURS:
+        return _OURS[name]
+    info, make = timm.optim.get_optimizer_info(name), timm.optim.get_optimizer_class(name, bind_defaults=False)
+    defaults = dict(info.defaults or {})
+    if info.has_momentum:
+        defaults.setdefault("momentum", 0.9)  # as timm's factory has it
+    if make is timm.optim.Lamb:
+        defaults["max_grad_norm"] = None
+    is_muon = make is getattr(timm.optim, "Muon", None)
+    return FoundOptimizer(name, make, defaults, hidden_axes=(2, 3, 4) if is_muon else ())
+
+
+def build_optimizer(model: Model, settings: OptimizerSettings, *, lr: float) -> torch.optim.Optimizer:
     """The optimizer of all parameters of a model that are not frozen, in the groups of `parameter_groups`.
 
-    Give it the bare model, on its device: wrappers change names. Gradients are clipped by the caller, LAMB's too.
+    Give it the bare model, on its device: wrappers change names. Gradients are clipped by the caller.
     """
-    groups = parameter_groups(model, settings)
-    if settings.name == "lamb":
-        return timm.optim.Lamb(
-            groups,
-            lr=settings.lr,
-            betas=settings.betas or (0.9, 0.999),
-            eps=settings.eps or EPSILONS["lamb"],
-            max_grad_norm=None,
-        )
-    devices = {parameter.device.type for group in groups for _, parameter in group["params"]}
-    fused = devices <= set(FUSED_DEVICES)
-    if settings.name == "sgd":
-        return torch.optim.SGD(groups, lr=settings.lr, momentum=settings.momentum or 0.9, nesterov=True, fused=fused)
-    return torch.optim.AdamW(
-        groups, lr=settings.lr, betas=settings.betas or (0.9, 0.999), eps=settings.eps or EPSILONS["adamw"], fused=fused
+    found = find_optimizer(settings.name)
+    given = {name: getattr(settings, name) for name in ("betas", "eps", "momentum")}
+    arguments = {name: value for name, value in given.items() if value is not None} | settings.options
+    found.check(arguments)
+    groups = parameter_groups(
+        model,
+        lr=lr,
+        weight_decay=settings.weight_decay,
+        layer_decay=settings.layer_decay,
+        is_hidden=hidden_weights(model, axes=found.hidden_axes) if found.hidden_axes else None,
     )
+    if found.hidden_axes:
+        for group in groups:
+            group["use_fallback"] = not group["name"].endswith(HIDDEN)
+    if found.is_fused and "fused" not in arguments:
+        devices = {parameter.device.type for group in groups for _, parameter in group["params"]}
+        arguments["fused"] = devices <= set(FUSED_DEVICES)
+    try:
+        optimizer = found.make(groups, lr=lr, **{**found.defaults, **arguments})
+    except _REFUSALS as error:
+        raise ValueError(f"optimizer {found.name}: {' '.join(str(error).split())}") from error
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise ValueError(f"optimizer {found.name} must be a torch.optim.Optimizer, not a {type(optimizer).__name__}")
+    _keep_types_out_of_state(optimizer)
+    return optimizer
 
 
-def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
-    """Set the learning rate of the head; each group follows by its own factor `lr_scale`."""
-    for group in optimizer.param_groups:
-        group["lr"] = lr * group["lr_scale"]
+def _lack_of(name: str) -> str | None:
+    """Why an optimizer can't run here; None: it can."""
+    if name == "torch_muon":
+        return None if hasattr(torch.optim, "Muon") else "torch_muon needs torch 2.9 or later"
+    info = timm.optim.get_optimizer_info(name)
+    if isinstance(info.opt_class, str):
+        package = info.opt_class.partition(".")[0]
+        if importlib.util.find_spec(package) is None or not torch.cuda.is_available():
+            return f"{name} needs an NVIDIA GPU and the package {package}"
+    elif info.second_order:
+        return f"{name} needs second derivatives, which training does not compute"
+    elif info.opt_class.__name__ == "Kron" and importlib.util.find_spec("opt_einsum") is None:
+        return f"{name} needs the package opt_einsum, without which its products do not fit into memory"
+    return None
 
 
-def parameter_groups(model: Model, settings: OptimizerSettings) -> list[dict[str, Any]]:
-    """Parameters that share decay and learning rate, lowest layer first, each group with a readable `name`.
+def _keep_types_out_of_state(optimizer: torch.optim.Optimizer) -> None:
+    """Leave a group's types of numbers out of its state: checkpoints hold none, and they are the optimizer's choice."""
+    types = {key: value for key, value in optimizer.defaults.items() if isinstance(value, torch.dtype)}
+    if not types:
+        return
 
-    Names are "decay" and "no_decay", with layer-wise decay "layer_00.decay" and so on up to the head's layer.
-    """
-    layer_of, num_layers = layers_of(model) if settings.layer_decay < 1.0 else (lambda name: 0, 1)
-    undecayed = undecayed_names(model)
-    width = max(2, len(str(num_layers - 1)))  # of the numbers in names, so that they sort
-    groups: dict[str, dict[str, Any]] = {}
-    for name, parameter in model.named_parameters():
-        if not parameter.requires_grad:
-            continue
-        layer, is_decayed = layer_of(name), name not in undecayed
-        group_name = "decay" if is_decayed else "no_decay"
-        if num_layers > 1:
-            group_name = f"layer_{layer:0{width}d}.{group_name}"
-        lr_scale = settings.layer_decay ** (num_layers - 1 - layer)
-        group = groups.setdefault(
-            group_name,
-            {
-                "name": group_name,
-                "params": [],
-                "lr": settings.lr * lr_scale,
-                "lr_scale": lr_scale,
-                "weight_decay": settings.weight_decay if is_decayed else 0.0,
-            },
-        )
-        group["params"].append((name, parameter))
-    if not groups:
-        raise ValueError("every parameter of the model is frozen: there is nothing to train")
-    return [groups[name] for name in sorted(groups)]
+    def leave_out(_: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+        for group in state["param_groups"]:
+            for key in types:
+                group.pop(key, None)
 
+    def put_back(_: torch.optim.Optimizer, state: dict[str, Any]) -> dict[str, Any]:
+        return {**state, "param_groups": [{**types, **group} for group in state["param_groups"]]}
 
-def undecayed_names(model: Model) -> set[str]:
-    """Parameters that no decay may pull to zero: norms, biases, tokens, positions, LayerScale and scalar gates.
-
-    All but tokens and positions are single numbers or one vector; timm writes some vectors with axes of length one,
-    and names its tokens and positions itself.
-    """
-    names = {name for name, parameter in model.named_parameters() if is_vector(parameter) or _is_token(name)}
-    trunk = trunk_of(model)
-    if isinstance(trunk, TimmBackbone) and hasattr(trunk.backbone, "no_weight_decay"):
-        prefix = "" if trunk is model else TRUNK
-        names |= {f"{prefix}backbone.{name}" for name in trunk.backbone.no_weight_decay()}
-    return names
-
-
-def is_vector(parameter: nn.Parameter) -> bool:
-    """Whether a parameter is a number or a vector, also as [1, 1, dim]; a matrix of one row is none."""
-    return parameter.ndim <= 1 or (parameter.ndim >= 3 and max(parameter.shape) == parameter.numel())
-
-
-def _is_token(name: str) -> bool:
-    *path, last = name.split(".")
-    return last == "tokens" or path[-1:] == ["positions"]
-
-
-def layers_of(model: Model) -> tuple[Callable[[str], int], int]:
-    """From a parameter's name to its layer, and the number of layers, for layer-wise decay.
-
-    Layer 0 is the stem with the tokens and positions that enter there; then every block of the trunk and of the class
-    stage is one; the last layer is the final norm and the head. timm's models are divided as timm divides them.
-    """
-    trunk = trunk_of(model)
-    if trunk is not model:  # what stands on the trunk learns at the rate of its last layer
-        layer_of_trunk, num_layers = layers_of(trunk)
-        return (
-            lambda name: layer_of_trunk(name.removeprefix(TRUNK)) if name.startswith(TRUNK) else num_layers - 1
-        ), num_layers
-    names = [name for name, _ in model.named_parameters()]
-    own: dict[str, int] = {}
-    if isinstance(model, TimmBackbone):
-        own = {f"backbone.{name}": layer for name, layer in timm_layers(model).items()}
-        num_below = max(own.values()) + 1
-        if model.config.has_own_classifier:
-            return own.__getitem__, num_below
-    else:
-        num_below = 1 + _count_blocks(names, "blocks")
-    head = num_below + _count_blocks(names, "class_stage.blocks")
-
-    def layer_of(name: str) -> int:
-        if name in own:
-            return own[name]
-        if name.startswith(("stem.", "positions.")) or name == "tokens":
-            return 0
-        if name == "class_stage.tokens":
-            return num_below
-        if block := re.match(r"blocks\.(\d+)\.", name):
-            return 1 + int(block[1])
-        if block := re.match(r"class_stage\.blocks\.(\d+)\.", name):
-            return num_below + int(block[1])
-        return head
-
-    return layer_of, head + 1
-
-
-def timm_layers(model: TimmBackbone) -> dict[str, int]:
-    """The layer of every parameter of timm's model, by timm's own names."""
-    if not hasattr(model.backbone, "group_matcher"):
-        raise ValueError(f"timm/{model.config.timm_name} does not tell its layers: leave layer_decay out")
-    return timm.models.group_parameters(model.backbone, model.backbone.group_matcher(coarse=False), reverse=True)
-
-
-def _count_blocks(names: list[str], prefix: str) -> int:
-    pattern = re.compile(rf"{re.escape(prefix)}\.(\d+)\.")
-    return 1 + max((int(found[1]) for name in names if (found := pattern.match(name))), default=-1)
+    optimizer.register_state_dict_post_hook(leave_out)
+    optimizer.register_load_state_dict_pre_hook(put_back)

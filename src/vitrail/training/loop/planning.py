@@ -164,7 +164,7 @@ class _Trial:
             build.enable_checkpointing(self.model)
         task.attach(self.model)
         self.objective = task.make_objective(total_steps=1, is_trial=True)
-        self.optimizer = build.make_optimizer(recipe, self.model)
+        self.optimizer = recipe.optimizer.build(self.model, lr=recipe.lr)
         decay = recipe.regularisation.ema
         self.average = MovingAverage(self.model, decay=decay) if decay else None
         num_ranks = recipe.run.devices * recipe.run.nodes

@@ -1,30 +1,37 @@
-"""The learning rate as a function of the step alone, so that a run that goes on needs no state for it."""
+"""Values as functions of the step alone, so that a run that is resumed needs no state for them.
+
+The learning rate and the weight decay are set by the loop. An objective makes a `ValueSchedule` of its own settings for
+whatever else goes from one value to another: the momentum of a moving teacher, a temperature.
+"""
 
 import math
 from dataclasses import dataclass
 
-KINDS = ("cosine", "step", "constant")
+import torch
+
+KINDS = ("cosine", "linear", "step", "constant")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Schedule:
-    """A learning rate per step: linear warmup to `lr`, then one of KINDS. Steps count from 0 to total_steps - 1."""
+class ValueSchedule:
+    """A value for each step: linear warmup to `start`, then one of KINDS. Steps count from 0 to total_steps - 1."""
 
-    lr: float  # the highest
+    start: float  # after the warmup
     total_steps: int
+    end: float | None = None  # where "cosine" and "linear" arrive, at total_steps; None: 0
     kind: str = "cosine"
     warmup_steps: int = 0
-    warmup_lr: float = 0.0  # of step 0, where there is a warmup
-    min_lr: float = 0.0  # where the cosine ends, at total_steps
+    warmup_start: float = 0.0  # at step 0, where there is a warmup
     decay_steps: int | None = None  # "step": every so many steps, counted from step 0 ...
-    decay_rate: float | None = None  # ... the rate is multiplied by this; None: 0.1
+    decay_rate: float | None = None  # ... the value is multiplied by this; None: 0.1
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise ValueError(f"schedule must be one of {', '.join(KINDS)}, not {self.kind!r}")
-        for name in ("lr", "warmup_lr", "min_lr"):
-            if not 0.0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"{name} must be a finite number of at least 0, not {getattr(self, name)!r}")
+        for name in ("start", "warmup_start", "end"):
+            value = getattr(self, name)
+            if value is not None and not math.isfinite(value):
+                raise ValueError(f"{name} of a schedule must be a finite number, not {value!r}")
         if self.total_steps < 1:
             raise ValueError(f"total_steps must be at least 1, not {self.total_steps}")
         if not 0 <= self.warmup_steps < self.total_steps:
@@ -32,8 +39,8 @@ class Schedule:
                 f"warmup_steps must be fewer than the {self.total_steps} steps of the run, not {self.warmup_steps}: "
                 "shorten the warmup or train for longer"
             )
-        if self.kind != "cosine" and self.min_lr:
-            raise ValueError(f"min_lr is a setting of the cosine schedule: leave it out of {self.kind!r}")
+        if self.kind not in ("cosine", "linear") and self.end is not None:
+            raise ValueError(f"schedules cosine and linear have an end: leave it out of {self.kind!r}")
         if self.kind == "step":
             if self.decay_steps is None or self.decay_steps < 1:
                 raise ValueError("schedule 'step' needs decay_steps of at least 1: the steps between two decays")
@@ -42,17 +49,37 @@ class Schedule:
         elif self.decay_steps is not None or self.decay_rate is not None:
             raise ValueError(f"decay_steps and decay_rate are settings of schedule 'step', not of {self.kind!r}")
 
-    def lr_at(self, step: int) -> float:
-        """The learning rate of a step; after the last one it stays where it ended."""
+    def at(self, step: int) -> float:
+        """The value of a step; after the last one it stays where it ended."""
         if step < 0:
             raise ValueError(f"steps count from 0, there is no step {step}")
         if step < self.warmup_steps:
-            return self.warmup_lr + (self.lr - self.warmup_lr) * step / self.warmup_steps
-        if self.kind == "cosine":
-            progress = min(1.0, (step - self.warmup_steps) / (self.total_steps - self.warmup_steps))
-            return self.min_lr + (self.lr - self.min_lr) * 0.5 * (1.0 + math.cos(math.pi * progress))
+            return self.warmup_start + (self.start - self.warmup_start) * step / self.warmup_steps
         if self.kind == "step":
             assert self.decay_steps is not None
             rate = 0.1 if self.decay_rate is None else self.decay_rate
-            return self.lr * rate ** (min(step, self.total_steps - 1) // self.decay_steps)
-        return self.lr
+            return self.start * rate ** (min(step, self.total_steps - 1) // self.decay_steps)
+        if self.kind == "constant":
+            return self.start
+        progress = min(1.0, (step - self.warmup_steps) / (self.total_steps - self.warmup_steps))
+        end = self.end or 0.0
+        left = 1.0 - progress if self.kind == "linear" else 0.5 * (1.0 + math.cos(math.pi * progress))
+        return end + (self.start - end) * left
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedules:
+    """What the loop sets before every step."""
+
+    lr: ValueSchedule  # of the head; groups of lower layers follow by their `lr_scale`
+    weight_decay: ValueSchedule | None = None  # of the groups that decay; None: as it was built
+
+
+def set_schedules(optimizer: torch.optim.Optimizer, schedules: Schedules, *, step: int) -> None:
+    """Give every group of parameters its learning rate and weight decay of a step; what has no decay gets none."""
+    lr = schedules.lr.at(step)
+    weight_decay = None if schedules.weight_decay is None else schedules.weight_decay.at(step)
+    for group in optimizer.param_groups:
+        group["lr"] = lr * group["lr_scale"]
+        if weight_decay is not None and not group["name"].endswith("no_decay"):
+            group["weight_decay"] = weight_decay

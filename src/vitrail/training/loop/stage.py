@@ -25,7 +25,7 @@ from vitrail.training.loop.freezing import freeze
 from vitrail.training.loop.interruption import Interrupted, StopSignal
 from vitrail.training.loop.micro_batch import choose_micro_batch
 from vitrail.training.loop.not_finite import describe_not_finite, find_not_finite
-from vitrail.training.loop.optimizer import set_lr
+from vitrail.training.loop.schedule import set_schedules
 from vitrail.training.parallel.distributed import World, distribute, local_gradients
 from vitrail.training.parallel.exchange import Exchange
 from vitrail.training.parallel.sharding import (
@@ -125,7 +125,7 @@ class Stage:
         self.model.to(self.device)
         self.task.attach(self.model)
         self.micro_batch = self._plan()
-        self.optimizer = build.make_optimizer(recipe, self.model)
+        self.optimizer = recipe.optimizer.build(self.model, lr=recipe.lr)
         if is_sharded(self.model):
             use_divided_updates(self.optimizer)
         decay = recipe.regularisation.ema
@@ -141,8 +141,11 @@ class Stage:
         self.loaders = self.task.make_loaders(num_parts=self.num_parts, listing=listing)
         self.sampler = self.loaders.train.sampler
         self.total_steps = recipe.steps or math.ceil(recipe.epochs * self.sampler.num_steps)
-        self.schedule = build.make_schedule(
-            recipe, steps_per_epoch=self.sampler.num_steps, total_steps=self.total_steps
+        self.schedules = recipe.schedule.build(
+            lr=recipe.lr,
+            weight_decay=recipe.optimizer.weight_decay,
+            steps_per_epoch=self.sampler.num_steps,
+            total_steps=self.total_steps,
         )
         self.objective = self.task.make_objective(total_steps=self.total_steps)
         self.evaluators = self.task.make_evaluators(self.objective, self.loaders)
@@ -228,7 +231,7 @@ class Stage:
 
     def _step(self, batches: list[Batch]) -> None:
         """One step of the optimizer: the gradient of the global batch, summed over its micro-batches."""
-        set_lr(self.optimizer, self.schedule.lr_at(self.step))
+        set_schedules(self.optimizer, self.schedules, step=self.step)
         self._seed_model()
         loss = torch.zeros((), device=self.device)
         parts: dict[str, Tensor] = {}

@@ -17,6 +17,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from vitrail.training.parallel.distributed import World
 
+_UNDIVIDED = ("Adafactor", "AdafactorBigVision", "Kron")
+
 
 def shard(model: nn.Module, *, world: World, device: torch.device, dtype: torch.dtype) -> None:
     """Leave each process its part of every parameter; a block is whole only while it computes."""
@@ -102,7 +104,9 @@ def clip_gradients(model: nn.Module, limit: float | None) -> Tensor:
 
 
 def use_divided_updates(optimizer: torch.optim.Optimizer) -> None:
-    """Torch has no fused SGD for divided parameters."""
+    """Torch has no fused SGD for divided parameters; sums of rows and columns can't be divided as the weights are."""
+    if type(optimizer).__name__ in _UNDIVIDED:
+        raise ValueError(f"sharding=full can't divide the state of {type(optimizer).__name__}: use another optimizer")
     if isinstance(optimizer, torch.optim.SGD):
         for group in optimizer.param_groups:
             group["fused"] = False

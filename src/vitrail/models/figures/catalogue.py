@@ -1,0 +1,11 @@
+"""Published figures of every catalogue model, by its name."""
+
+from vitrail.models.figures.cait import CAIT
+from vitrail.models.figures.deit import DEIT
+from vitrail.models.figures.deit3 import DEIT3
+from vitrail.models.figures.patchconvnet import PATCHCONVNET
+from vitrail.models.figures.record import Figures
+from vitrail.models.figures.resmlp import RESMLP
+from vitrail.models.figures.vit import VIT
+
+FIGURES: dict[str, Figures] = {**DEIT, **DEIT3, **VIT, **CAIT, **RESMLP, **PATCHCONVNET}
