@@ -9,9 +9,12 @@ from vitrail.cli.recipes import _lay_out, _row
 from vitrail.recipes import RECIPES, get_recipe
 from vitrail.settings.text import read_recipe
 
+# Rows of one paper: how wide their table is does not depend on what other papers add.
+DEIT = [name for name, entry in RECIPES.items() if entry.function.__module__.endswith(".deit")]
+
 
 def lines_of(width: int | None) -> list[str]:
-    rows = [_row(get_recipe(name), entry) for name, entry in RECIPES.items()]
+    rows = [_row(get_recipe(name), RECIPES[name]) for name in DEIT]
     return [line for line, _ in _lay_out(rows, width=width)]
 
 
@@ -38,7 +41,7 @@ def test_a_narrow_terminal_loses_columns_but_no_name(width: int, heading: str) -
     lines = lines_of(width)
     assert lines[0].split() == heading.split()
     assert max(map(len, lines)) <= width
-    assert set(RECIPES) <= {line.split()[0] for line in lines if line}
+    assert set(DEIT) <= {line.split()[0] for line in lines if line}
 
 
 def test_a_file_gets_every_column() -> None:

@@ -80,7 +80,7 @@ def test_names_reach_their_reader(spec: str, call: tuple[Any, ...], calls: list[
 
 
 def test_every_named_set_is_in_the_table() -> None:
-    assert set(NAMED) | {"fashion", "shapes", "hf", "shards"} == set(KINDS)
+    assert set(NAMED) | {"fashion", "shapes", "hf", "shards"} <= set(KINDS)
 
 
 @pytest.mark.parametrize(

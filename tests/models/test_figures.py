@@ -4,6 +4,7 @@ import sys
 from collections import Counter
 from decimal import Decimal
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
@@ -199,3 +200,9 @@ def test_a_figure_is_found_by_what_was_done_and_at_which_size() -> None:
     assert (score.digits, score.unit) == ("55.7", "mAP")
     assert find_figure("patchconvnet_s60", "ImageNet-21k -> 1k", image_size=999) is None
     assert find_figure("nothing", "ImageNet-1k") is None
+
+
+def test_every_paper_that_figures_cite_is_in_the_references() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "references.md").read_text(encoding="utf-8")
+    for paper in ("thesis", "CaiT", "Three things", "ResNet strikes back"):
+        assert re.search(rf"^\| <a id=\"[\w-]+\"></a>{paper} \| \*", page, flags=re.MULTILINE), paper

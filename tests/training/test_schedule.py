@@ -1,13 +1,16 @@
 """Learning rates at the ends, the middle and the joints of every schedule, computed by hand."""
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
 from shrunk import small_model
+from tiny_runs import run_in
 
 from vitrail.settings.learning import OptimizerSettings, ScheduleSettings
 from vitrail.training.loop.schedule import ValueSchedule, set_schedules
+from vitrail.training.runs.checkpoint import Checkpoints, load_checkpoint
 
 
 def test_cosine_goes_from_the_highest_rate_to_the_lowest() -> None:
@@ -69,6 +72,18 @@ def test_weight_decay_goes_by_a_cosine_and_what_has_none_gets_none() -> None:
         decays = {group["name"]: group["weight_decay"] for group in optimizer.param_groups}
         for name, decay in decays.items():
             assert decay == (0.0 if name.endswith("no_decay") else pytest.approx(expected))
+
+
+def test_a_run_sets_the_weight_decay_of_its_steps(tmp_path: Path) -> None:
+    run = run_in(tmp_path / "run", "optimizer.weight_decay=0.04", "schedule.weight_decay_end=0.4", "epochs=1")
+    newest = Checkpoints(run.checkpoints).newest()
+    assert newest is not None
+    groups = load_checkpoint(newest)["optimizer"]["param_groups"]
+    last = 0.4 - 0.36 * 0.5 * (1 + math.cos(math.pi * 2 / 3))  # of the third step of three
+    assert {group["name"]: group["weight_decay"] for group in groups} == {
+        "decay": pytest.approx(last),
+        "no_decay": 0.0,
+    }
 
 
 def test_a_constant_weight_decay_is_left_as_it_was_built() -> None:
