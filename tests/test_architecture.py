@@ -15,26 +15,32 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 
 # Room -> the rooms it may import, beside itself. A new room gets its line here and its place in ARCHITECTURE.md.
 ARROWS: dict[str, set[str]] = {
+    "storage": set(),
     "layers": set(),
     "models": {"layers"},
-    "weights": {"vitrail", "layers", "models", "heads"},
-    "data": set(),
+    "weights": {"vitrail", "storage", "layers", "models", "heads"},
+    "data": {"storage"},
     "heads": {"layers", "models"},
-    "evaluation": {"layers", "models", "data"},
+    "evaluation": {"storage", "layers", "models", "data"},
     "explain": {"layers", "models", "heads", "data", "evaluation"},
     "inspection": {"layers", "models", "heads", "data", "evaluation", "explain"},
-    "gallery": {"models", "data", "evaluation"},
+    "gallery": {"storage", "models", "data", "evaluation"},
     "settings": set(),
-    "tasks": {"layers", "models", "heads", "weights", "data", "evaluation", "inference", "settings", "training"},
-    "inference": {"layers", "models", "heads", "weights", "data", "evaluation", "settings", "training"},
+    "tasks": {
+        *("storage", "layers", "models", "heads", "weights", "data", "evaluation", "inference", "settings"),
+        "training",
+    },
+    "inference": {
+        *("storage", "layers", "models", "heads", "weights", "data", "evaluation", "settings", "training"),
+    },
     "training": {
         *("vitrail", "layers", "models", "heads", "weights", "data", "evaluation", "settings", "tasks", "inference"),
-        "inspection",
+        *("inspection", "storage"),
     },
     "recipes": {"settings"},
     "cli": {
         *("vitrail", "layers", "models", "weights", "data", "evaluation", "explain", "inference", "tasks"),
-        *("inspection", "gallery", "training", "settings", "recipes"),
+        *("inspection", "gallery", "training", "settings", "recipes", "storage"),
     },
 }
 

@@ -14,10 +14,11 @@ import torch
 from shrunk import small_model
 from torch import nn
 
+from vitrail.storage import write_whole
 from vitrail.training.loop.ema import MovingAverage
 from vitrail.training.loop.optimizer import OptimizerSettings, make_optimizer
 from vitrail.training.parallel.distributed import World
-from vitrail.training.runs.checkpoint import CheckpointError, Checkpoints, is_whole, load_checkpoint, write_whole
+from vitrail.training.runs.checkpoint import CheckpointError, Checkpoints, is_whole, load_checkpoint
 from vitrail.training.runs.divided_checkpoint import COMMON_FILE, part_file, sizes_of
 
 
@@ -63,15 +64,13 @@ def assert_same(loaded: Any, saved: Any) -> None:
 def test_the_last_ones_and_the_best_are_kept(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path / "new" / "folder", keep_last=2)
     assert checkpoints.newest() is None
-    assert checkpoints.best() is None
     for step in (10, 20, 30, 40):
         checkpoints.save(state_of(step), step=step, is_best=step in (10, 20))
     assert names_in(checkpoints.folder) == ["best.pt", "step_000000030.pt", "step_000000040.pt"]
-    newest, best = checkpoints.newest(), checkpoints.best()
+    newest = checkpoints.newest()
     assert newest is not None
-    assert best is not None
     assert load_checkpoint(newest)["step"] == 40
-    assert load_checkpoint(best)["step"] == 20
+    assert load_checkpoint(checkpoints.folder / "best.pt")["step"] == 20
 
 
 def test_the_best_is_copied_where_the_file_system_has_no_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,9 +81,7 @@ def test_the_best_is_copied_where_the_file_system_has_no_links(tmp_path: Path, m
     checkpoints = Checkpoints(tmp_path, keep_last=1)
     checkpoints.save(state_of(1), step=1, is_best=True)
     checkpoints.save(state_of(2), step=2)
-    best = checkpoints.best()
-    assert best is not None
-    assert load_checkpoint(best)["step"] == 1
+    assert load_checkpoint(tmp_path / "best.pt")["step"] == 1
 
 
 def test_a_checkpoint_that_can_not_be_removed_ends_no_run(
@@ -335,7 +332,6 @@ def test_one_process_writes_a_folder_alone_and_another_kind_of_best_goes(tmp_pat
     checkpoints.save(state_of(1), step=1, is_best=True)
     checkpoints.save_divided(state_of(2), step=2, is_best=True, world=World())
     assert sorted(path.name for path in tmp_path.iterdir()) == ["best.parts", "step_000000002.parts"]
-    newest, best = checkpoints.newest(), checkpoints.best()
+    newest = checkpoints.newest()
     assert newest is not None
-    assert best is not None
-    assert load_checkpoint(newest)["step"] == load_checkpoint(best)["step"] == 2
+    assert load_checkpoint(newest)["step"] == load_checkpoint(tmp_path / "best.parts")["step"] == 2

@@ -13,7 +13,8 @@ from shrunk import images_for, randomize, small_model
 import vitrail
 from vitrail.heads.embed import EmbeddingModel, EmbeddingSettings
 from vitrail.models.contract import Model
-from vitrail.weights.pack import hash_tensors, read_pack, tensors_of_trunk, unpack, write_pack
+from vitrail.storage.tensors import hash_tensors
+from vitrail.weights.pack import read_pack, tensors_of_trunk, unpack, write_pack
 
 NAMES = (
     *("deit_tiny", "deit_tiny_distilled", "cait_xxs24", "resmlp_s12", "patchconvnet_s60"),
@@ -185,7 +186,7 @@ def test_a_trunk_of_inference_tensors_is_hashed_each_time(tmp_path: Path) -> Non
 def test_the_hash_is_of_names_types_shapes_and_bytes() -> None:
     value = torch.arange(6.0)
     hashes = {
-        hash_tensors(state, tuple(state))
+        hash_tensors(state)
         for state in (
             {"a": value},
             {"b": value},
@@ -199,8 +200,7 @@ def test_the_hash_is_of_names_types_shapes_and_bytes() -> None:
     }
     assert len(hashes) == 8
     transposed = value.reshape(3, 2).T.contiguous().T  # another order in memory
-    assert hash_tensors({"a": transposed}, ("a",)) == hash_tensors({"a": value.reshape(3, 2)}, ("a",))
-    assert hash_tensors({"a": value, "c": -value}, ("a",)) == hash_tensors({"a": value}, ("a",))
+    assert hash_tensors({"a": transposed}) == hash_tensors({"a": value.reshape(3, 2)})
 
 
 def test_a_trunk_is_read_from_a_file_under_timms_names_and_in_half_precision(tmp_path: Path) -> None:
@@ -240,7 +240,7 @@ def test_damaged_packs_are_one_line(tmp_path: Path) -> None:
         unpack(trunk, tmp_path)
     content = json.loads((folder / "pack.json").read_text())
     for change, message in (
-        ({"pack": 99}, "its format is 99 and vitrail"),
+        ({"pack": 99}, "is of format 99 and vitrail"),
         ({"trunk": {}}, "incomplete: pack the run again"),
         ({"model": {"family": "vit"}}, "pack.json is incomplete"),
         ({"model": {**content["model"], "family": "vgg"}}, "unknown family 'vgg'"),

@@ -19,7 +19,6 @@ from vitrail.heads.embed import EmbeddingModel, EmbeddingSettings
 from vitrail.models.catalog import CATALOG
 from vitrail.models.contract import Preprocessing
 from vitrail.models.vit import VisionTransformer, ViTConfig
-from vitrail.weights import save
 
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("deit_tiny", {"image_size": (32, 80), "pool": "average"}),
@@ -124,7 +123,7 @@ def test_a_failed_save_leaves_the_former_model(tmp_path: Path, monkeypatch: pyte
         path.write_bytes(b"half of it")
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(save, "save_file", write_half)
+    monkeypatch.setattr("vitrail.storage.tensors.save_file", write_half)
     with pytest.raises(OSError, match="no space left"):
         save_model(randomize(small_model("cait_xxs24")), tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "model.safetensors"]

@@ -181,9 +181,9 @@ def _save(
     from vitrail.evaluation.probe import best_linear
     from vitrail.evaluation.probed_model import attach_probe
     from vitrail.inference.trained import CLASSES_FILE
+    from vitrail.storage import write_json
     from vitrail.training.loop.build import Data, find_coarse
     from vitrail.weights import save_model
-    from vitrail.weights.save import replacing
 
     best = best_linear(probes)
     assert best.linear is not None
@@ -191,8 +191,7 @@ def _save(
     model.preprocessing = dataclasses.replace(model.preprocessing, crop_ratio=trained.view.crop_ratio)
     description = Data(data["train"], data["val"], level, *find_coarse(data["train"], level)).describe()
     save_model(model, out)
-    with replacing(out / CLASSES_FILE) as file:
-        file.write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
+    write_json(out / CLASSES_FILE, description)
     return {"folder": str(out), "method": best.method}
 
 

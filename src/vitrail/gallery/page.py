@@ -1,14 +1,13 @@
 """A page that shows a gallery, or groups of its images: one file with all pictures in it, for any browser."""
 
 import base64
-import contextlib
-import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from vitrail.data.page import render_cards, render_page, text
 from vitrail.gallery.answers import Contents
 from vitrail.gallery.suggesting import Group
+from vitrail.storage import write_text
 
 _PER_CLASS = 10  # pictures of a class
 _MAX_PICTURES = 1200  # of a page: about 4 MB
@@ -99,13 +98,8 @@ def _pictures(contents: Contents, rows: Iterable[int]) -> str:
 def _write(path: Path, *, title: str, lead: str, cards: Sequence[tuple[str, str]], body: Iterable[str]) -> Path:
     head = f'<h1>{text(title)}</h1><p class="lead">{text(lead)}</p>'
     content = render_page(title, "\n".join([head, render_cards(cards), *body]), style=_STYLE)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        temporary.write_text(content, encoding="utf-8")
-        temporary.replace(path)
+        write_text(path, content)
     except OSError as error:
         raise ValueError(f"{path} can't be written: {error.strerror}") from None
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
     return path

@@ -1,7 +1,6 @@
 """A trained model with all that is needed to use it: its classes and how images are prepared for it."""
 
 import dataclasses
-import json
 import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -28,6 +27,7 @@ from vitrail.models.contract import Model
 from vitrail.models.timm_backbone import TimmConfig
 from vitrail.settings.recipe import Recipe
 from vitrail.settings.text import read_recipe, stage_of
+from vitrail.storage import read_json_object
 from vitrail.training.loop import build
 from vitrail.training.loop.ema import MovingAverage
 from vitrail.training.runs.checkpoint import Checkpoints, load_checkpoint
@@ -179,13 +179,7 @@ def read_description(path: Path) -> dict[str, Any] | None:
     """The content of a classes.json; None if there is none."""
     if not path.is_file():
         return None
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{path} can't be read ({error})") from None
-    if not isinstance(content, dict):
-        raise ValueError(f"{path} must hold an object with the key classes")
-    return content
+    return read_json_object(path, remedy="restore it, or delete it to do without the names of the classes")
 
 
 def fetch_description(address: str) -> dict[str, Any] | None:

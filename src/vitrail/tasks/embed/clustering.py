@@ -15,10 +15,11 @@ from vitrail.evaluation.features import Embeddings, Extraction, embed
 from vitrail.evaluation.kmeans import cluster_level, pseudo_labels
 from vitrail.inference.trained import load_trained
 from vitrail.settings.recipe import Recipe
+from vitrail.storage import replacing
+from vitrail.storage.tensors import write_tensors
 from vitrail.training.loop.build import Data, count_workers
 from vitrail.training.parallel.distributed import World
 from vitrail.training.runs.progress import Progress
-from vitrail.weights.save import replacing, write_tensors
 
 _LOGGER = logging.getLogger(__name__)
 _POLL_SECONDS = 1.0

@@ -8,7 +8,7 @@ from typing import Any
 
 from vitrail.data.contract import Dataset
 from vitrail.data.page import render_cards, render_page, shared_style, text
-from vitrail.training.runs.checkpoint import write_whole
+from vitrail.storage import write_text
 from vitrail.training.runs.report.answers import calibrate, count_mistakes
 from vitrail.training.runs.report.classes import draw_class_accuracy, draw_reliability, list_pairs
 from vitrail.training.runs.report.curves import draw_curves
@@ -36,7 +36,7 @@ def write_report(folder: Path, *, val: Dataset | None = None) -> Path:
     run = read_run(folder)
     page = _render(run, val=val)
     path = folder / "report.html"
-    write_whole(path, lambda file: file.write(page.encode("utf-8", "backslashreplace")))
+    write_text(path, page, errors="backslashreplace")
     return path
 
 
