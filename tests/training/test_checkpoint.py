@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from shrunk import small_model
+from together import run_worlds
 from torch import nn
 
 from vitrail.storage import write_whole
@@ -335,3 +336,55 @@ def test_one_process_writes_a_folder_alone_and_another_kind_of_best_goes(tmp_pat
     newest = checkpoints.newest()
     assert newest is not None
     assert load_checkpoint(newest)["step"] == load_checkpoint(tmp_path / "best.parts")["step"] == 2
+
+
+@pytest.mark.parametrize("failing", ["folder", "part 0", "part 1", "common"])
+def test_a_full_disk_of_one_process_is_told_by_all_and_nobody_waits(
+    tmp_path: Path, failing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoints = Checkpoints(tmp_path, keep_last=1)
+    kept = Divided(tmp_path).write(1)
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    make, save = Path.mkdir, torch.save
+
+    def refuse_folder(path: Path, *arguments: Any, **settings: Any) -> None:
+        if path.name.startswith(".step") and failing == "folder":
+            raise full
+        make(path, *arguments, **settings)
+
+    def refuse_file(content: dict[str, Any], file: Any) -> None:
+        is_part = set(content) == {"rank"}
+        if failing == (f"part {content['rank']}" if is_part else "common"):
+            raise full
+        save(content, file)
+
+    def save_in(world: World) -> str:
+        # In place of what a process's part holds, which would need divided tensors.
+        with pytest.raises(CheckpointError) as caught:
+            checkpoints.save_divided({"rank": world.rank}, step=2, is_best=False, world=world)
+        return str(caught.value)
+
+    def take_apart(state: dict[str, Any], parts: dict[str, Any]) -> dict[str, Any]:
+        parts.update(state)
+        return {"step": 2}
+
+    monkeypatch.setattr(Path, "mkdir", refuse_folder)
+    monkeypatch.setattr(torch, "save", refuse_file)
+    monkeypatch.setattr("vitrail.training.runs.divided_checkpoint.take_apart", take_apart)
+    messages = run_worlds(2, save_in)
+    full_rank = 1 if failing == "part 1" else 0
+    assert "No space left on device" in messages[full_rank]
+    assert "another process could not write its part" in messages[1 - full_rank]
+    assert all("the checkpoint of step 1 is kept" in message for message in messages)
+    assert checkpoints.newest() == kept
+
+
+def test_two_processes_write_a_folder_together(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    for _ in range(2):  # the same step may be saved again
+        run_worlds(2, lambda world: checkpoints.save_divided(state_of(3), step=3, is_best=True, world=world))
+    assert names_in(tmp_path) == ["best.parts", "step_000000003.parts"]
+    assert names_in(tmp_path / "step_000000003.parts") == [COMMON_FILE, part_file(0), part_file(1)]
+    newest = checkpoints.newest()
+    assert newest is not None
+    assert_same(load_checkpoint(newest), state_of(3))

@@ -7,7 +7,7 @@ import re
 import zipfile
 import zlib
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -70,33 +70,35 @@ class Checkpoints:
         draft = path.with_name(f".{path.name}.partial")
         own: dict[str, Tensor] = {}
         common = parts.take_apart(dict(state), own)
-        failure: OSError | None = None
-        try:
-            if world.is_main:
-                self.folder.mkdir(parents=True, exist_ok=True)
-                self._remove_partial()
-                draft.mkdir()
-            world.share(None)  # the others wait for the folder
-            write_whole(draft / parts.part_file(world.rank), lambda file: torch.save(own, file))
-        except OSError as error:
-            failure = error
-        [has_failed] = world.any(failure is not None)
-        if world.is_main and not has_failed:
-            try:
-                self._finish_divided(common, draft, path, is_best=is_best)
-            except OSError as error:
-                failure, has_failed = error, True
-        [has_failed] = world.any(has_failed)
-        if has_failed:
-            reason = failure or OSError(errno.EIO, "another process could not write its part")
-            raise CheckpointError(self._describe(reason, path)) from failure
+        check_plain(common)
+        self._all_do(world, path, lambda: self._begin_divided(draft), is_mains=True)
+        part = draft / parts.part_file(world.rank)
+        self._all_do(world, path, lambda: write_whole(part, lambda file: torch.save(own, file)))
+        self._all_do(world, path, lambda: self._finish_divided(common, draft, path, is_best=is_best), is_mains=True)
         if world.is_main:
             self._prune(step)
         return path
 
+    def _all_do(self, world: World, path: Path, work: Callable[[], object], *, is_mains: bool = False) -> None:
+        """Have every process (the main one alone, if it is the main one's) do its work, and all know if one failed."""
+        failure: OSError | None = None
+        if world.is_main or not is_mains:
+            try:
+                work()
+            except OSError as error:
+                failure = error
+        [has_failed] = world.any(failure is not None)
+        if has_failed:
+            reason = failure or OSError(errno.EIO, "another process could not write its part")
+            raise CheckpointError(self._describe(reason, path)) from failure
+
+    def _begin_divided(self, draft: Path) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._remove_partial()
+        draft.mkdir()
+
     def _finish_divided(self, common: dict[str, Any], draft: Path, path: Path, *, is_best: bool) -> None:
         """What all parts have in common, then the name."""
-        check_plain(common)
         whole = {"state": common, "parts": parts.sizes_of(draft)}
         write_whole(draft / parts.COMMON_FILE, lambda file: torch.save(whole, file))
         install_folder(draft, path, keeps_others=False)
