@@ -32,6 +32,10 @@ class State:
     def __len__(self) -> int:
         return sum(map(len, self.parts))
 
+    def is_replaced(self) -> bool:
+        """Whether the gallery has another state by now, so that files of this one may be gone."""
+        return read_manifest(self.folder).generation != self.manifest.generation
+
 
 def read_state(folder: Path) -> State:
     """One whole state, even if another process writes meanwhile."""
