@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
+from interrupted import interrupt
 
 from vitrail.storage import install_folder, is_partial, replacing, replacing_files, settle, write_json, write_text
 
@@ -71,27 +72,6 @@ def test_a_new_folder_takes_its_name_when_it_is_whole(tmp_path: Path) -> None:
     assert contents_of(tmp_path / "a" / "folder") == NEW
 
 
-class Interruptions:
-    """Ctrl-C before the nth rename, or just after it."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, at: int, is_after: bool) -> None:
-        self.num_left, self.is_after = at, is_after
-        for name in ("rename", "replace"):
-            monkeypatch.setattr(Path, name, self._interrupted(getattr(Path, name)))
-
-    def _interrupted(self, rename):  # type: ignore[no-untyped-def]
-        def renamed(path: Path, target: Path) -> Path:
-            self.num_left -= 1
-            if self.num_left == 0 and not self.is_after:
-                raise KeyboardInterrupt
-            result: Path = rename(path, target)
-            if self.num_left == 0:
-                raise KeyboardInterrupt
-            return result
-
-        return renamed
-
-
 @pytest.mark.parametrize("at", [1, 2, 3, 4])  # the decision, and three files that take their places
 @pytest.mark.parametrize("is_after", [False, True])
 @pytest.mark.parametrize("keeps_others", [True, False])
@@ -101,7 +81,7 @@ def test_ctrl_c_at_any_rename_leaves_all_old_files_or_all_new_ones(
     folder = tmp_path / "folder"
     fill(folder, OLD)
     with monkeypatch.context() as patch:
-        Interruptions(patch, at=at, is_after=is_after)
+        interrupt(patch, at=at, is_after=is_after)
         with pytest.raises(KeyboardInterrupt), replacing_files(folder, keeps_others=keeps_others) as draft:
             fill(draft, NEW)
     settle(folder)
@@ -117,7 +97,7 @@ def test_a_writer_finishes_what_another_began(tmp_path: Path, monkeypatch: pytes
     fill(folder, OLD)
     fill(tmp_path / "draft", NEW)
     with monkeypatch.context() as patch:
-        Interruptions(patch, at=2, is_after=False)
+        interrupt(patch, at=2, is_after=False)
         with pytest.raises(KeyboardInterrupt):
             install_folder(tmp_path / "draft", folder, keeps_others=True)
     with replacing_files(folder, keeps_others=True) as draft:

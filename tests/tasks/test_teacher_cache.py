@@ -382,3 +382,12 @@ def test_every_setting_of_an_augmentation_counts() -> None:
     assert len({fingerprint_augmentation(usual), *prints}) == 1 + len(changes)
     assert fingerprint_augmentation(Augmentation()) == fingerprint_augmentation(usual)
     assert fingerprint_augmentation(usual, seed=1) != fingerprint_augmentation(usual)
+
+
+def test_a_new_setting_of_augmentation_leaves_old_answers_good() -> None:
+    longer = dataclasses.make_dataclass("Augmentation", [("solarise", float, 0.0)], bases=(Augmentation,), frozen=True)
+    some: tuple[dict[str, Any], ...] = ({}, {"policy": RandAugment(magnitude=7), "erasing": 0.25})
+    for settings in some:
+        known = fingerprint_augmentation(Augmentation(**settings))
+        assert fingerprint_augmentation(longer(**settings)) == known
+        assert fingerprint_augmentation(longer(**settings, solarise=0.1)) != known

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from interrupted import interrupt
 from safetensors.torch import load_file, save_file
 from shrunk import images_for, randomize, small_model
 
@@ -253,3 +254,24 @@ def test_damaged_packs_are_one_line(tmp_path: Path) -> None:
     (folder / "pack.json").write_text("{")
     with pytest.raises(ValueError, match="can't be read"):
         unpack(trunk, folder)
+
+
+def test_ctrl_c_at_any_rename_leaves_the_old_pack_or_the_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trunk = make("deit_tiny")
+    old, new = tune(trunk, seed=1), tune(trunk, seed=2)
+    found = []
+    for at in range(1, 7):  # pack.json, the decision, two files that take their places; then there are no more
+        for is_after in (False, True):
+            folder = pack_into(tmp_path / f"{at}{is_after}", old, trunk)
+            with monkeypatch.context() as patch:
+                interrupt(patch, at=at, is_after=is_after)
+                try:
+                    pack_into(folder, new, trunk)
+                except KeyboardInterrupt:
+                    found.append((at, is_after))
+            is_new = (at, is_after) >= (2, True)
+            assert_same_answers(unpack(trunk, folder), new if is_new else old)
+            assert sorted(path.name for path in folder.iterdir()) == ["pack.json", "pack.safetensors"]
+    assert found == [(at, is_after) for at in range(1, 5) for is_after in (False, True)]

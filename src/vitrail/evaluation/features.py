@@ -89,7 +89,7 @@ class Extraction:
 
     def has_model_key(self, key: str) -> bool:
         """Whether embeddings that were kept under this key are of the same model and picture."""
-        return key in (self.model_key(), _former_digest(self).hexdigest()[:32])
+        return key == self.model_key() or key == _former_digest(self).hexdigest()[:32]
 
 
 def _ignore(count: int) -> None:
