@@ -119,7 +119,7 @@ class Stage:
             ranks=self.world.ranks,
             num_parts=self.num_parts,
             device=self.device,
-            listing=self.folder.quarantine_file if self.world.is_main else None,
+            listing=self.folder.quarantine_file,
         )
         self.sampler = self.loader.sampler
         total = recipe.steps or math.ceil(recipe.epochs * self.sampler.num_steps)
