@@ -215,7 +215,7 @@ def test_a_new_setting_leaves_the_keys_of_models_that_do_not_use_it() -> None:
 
 
 def former_digest(extraction: Extraction, *more: object) -> "hashlib._Hash":
-    """What keys of version 0.1 began with, written out by hand."""
+    """What keys of all settings began with, written out by hand."""
     model = extraction.model
     digest = hashlib.sha256(
         repr((1, model.family, model.config, extraction.view, extraction.normalize, *more)).encode()

@@ -48,8 +48,9 @@ def install_folder(draft: Path, folder: Path, *, keeps_others: bool) -> None:
     if folder.is_dir():
         settle(folder)
         names = {path.name for path in draft.iterdir()}
-        for name in filter(lambda name: (folder / name).is_dir(), names):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(folder / name))
+        in_the_way = [folder / name for name in names if (folder / name).is_dir()]
+        if in_the_way:
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(in_the_way[0]))
         others = {path.name for path in folder.iterdir() if path.is_file() and not is_partial(path)} - names
         if others and not keeps_others:
             (draft / _LEAVING).write_text(json.dumps(sorted(others)), encoding="utf-8")
