@@ -15,39 +15,33 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 
 # Room -> the rooms it may import, beside itself. A new room gets its line here and its place in ARCHITECTURE.md.
 ARROWS: dict[str, set[str]] = {
+    "storage": set(),
     "pages": set(),
     "layers": set(),
     "models": {"layers", "settings"},
-    "weights": {"vitrail", "layers", "models", "heads"},
-    "data": {"pages", "settings"},
+    "weights": {"vitrail", "storage", "layers", "models", "heads"},
+    "data": {"storage", "pages", "settings"},
     "heads": {"layers", "models"},
-    "evaluation": {"layers", "models", "data"},
-    "explain": {"layers", "models", "heads", "data", "evaluation", "pages"},
-    "inspection": {"layers", "models", "heads", "data", "evaluation", "explain", "pages"},
-    "gallery": {"models", "data", "evaluation", "pages"},
+    "evaluation": {"storage", "layers", "models", "data"},
+    "explain": {"layers", "models", "heads", "data", "evaluation", "pages", "storage"},
+    "inspection": {"layers", "models", "heads", "data", "evaluation", "explain", "pages", "storage"},
+    "gallery": {"storage", "models", "data", "evaluation", "pages"},
     "settings": set(),
     "tasks": {
-        "layers",
-        "models",
-        "heads",
-        "weights",
-        "data",
-        "evaluation",
-        "inspection",
-        "inference",
+        *("storage", "pages", "layers", "models", "heads", "weights", "data", "evaluation", "inspection", "inference"),
         "settings",
-        "training",
-        "pages",
     },
-    "inference": {"layers", "models", "heads", "weights", "data", "evaluation", "settings", "tasks", "training"},
+    "inference": {
+        *("storage", "layers", "models", "heads", "weights", "data", "evaluation", "settings", "tasks", "training"),
+    },
     "training": {
-        *("vitrail", "layers", "models", "heads", "weights", "data", "evaluation", "settings", "tasks", "inference"),
-        *("inspection", "pages"),
+        *("vitrail", "storage", "pages", "layers", "models", "heads", "weights", "data", "evaluation", "settings"),
+        "tasks",
     },
     "recipes": {"models", "settings", "tasks"},
     "cli": {
         *("vitrail", "layers", "models", "weights", "data", "evaluation", "explain", "inference", "tasks"),
-        *("inspection", "gallery", "training", "settings", "recipes", "pages"),
+        *("inspection", "gallery", "training", "settings", "recipes", "pages", "storage"),
     },
 }
 

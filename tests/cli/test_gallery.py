@@ -245,9 +245,14 @@ def test_a_new_coarse_class_is_pointed_out(gallery: Path, reds: list[Path], caps
     assert capsys.readouterr().err == ""
 
 
-def test_a_damaged_list_of_suggestions_is_none(gallery: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (gallery / "suggestions.json").write_text("[1, 2]")
-    assert "no groups were suggested" in complaint(capsys, "name", gallery, "1", "red")
+@pytest.mark.parametrize("content", ["[1, 2]", "{}", "[", ""])
+def test_a_damaged_list_of_suggestions_is_named(
+    gallery: Path, capsys: pytest.CaptureFixture[str], content: str
+) -> None:
+    (gallery / "suggestions.json").write_text(content)
+    said = complaint(capsys, "name", gallery, "1", "red")
+    assert "suggestions.json" in said
+    assert f"write it anew with `vitrail gallery suggest {gallery}`" in said
 
 
 def test_a_run_without_val_of_its_own_keeps_its_split_in_a_gallery(

@@ -154,7 +154,7 @@ def test_real_needs_no_class_folders(tmp_path: Path) -> None:
     ("content", "message"),
     [
         (None, r"real.json is missing: put real.json of https"),
-        ("[[1], [2", r"real.json is not JSON"),
+        ("[[1], [2", r"real.json can't be read \(it is not JSON: .*\): get it anew"),
         ("{}", r"must be a list of 50000 lists of labels, and is no list"),
         ("[[1], [2]]", r"must be a list of 50000 lists of labels, and is a list of 2"),
         (json.dumps([[]] * 49_999 + [[1000]]), r"entry 50000 must be a list of labels from 0 to 999, and is \[1000\]"),

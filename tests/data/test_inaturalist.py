@@ -102,7 +102,7 @@ def test_lists_without_the_images_are_an_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("{", r"val2019.json is not JSON"),
+        ("{", r"val2019.json can't be read \(it is not JSON: .*\): unpack it anew"),
         ("[]", r"val2019.json holds no list of categories"),
         ('{"categories": [{"id": 0}]}', r"val2019.json holds no list of categories with id and name"),
         ('{"categories": [{"id": 0, "name": "a"}]}', r"is not a list of images and annotations"),

@@ -2,6 +2,8 @@
 
 import csv
 import logging
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -62,3 +64,55 @@ def test_the_end_of_an_epoch_judges_a_small_data_set() -> None:
 def test_a_share_is_between_zero_and_one() -> None:
     with pytest.raises(ValueError, match="max_share is a share between 0 and 1, not 5"):
         QuarantineSettings(max_share=5)
+
+
+LISTING = """
+import sys
+from pathlib import Path
+from vitrail.data.quarantine import Problem, Quarantine, QuarantineSettings
+name, listing = sys.argv[1:]
+quarantine = Quarantine(QuarantineSettings(listing=Path(listing)))
+print("ready", flush=True)
+sys.stdin.readline()
+for number in range(100):
+    paths = f"{name} {number}.jpg", f"both {number}.jpg"
+    quarantine.account([Problem(path, "train", "broken", "is cut off") for path in paths], num_readings=1000)
+"""
+
+
+def test_two_processes_list_each_broken_file_once_in_one_file(tmp_path: Path) -> None:
+    listing = tmp_path / "run" / "quarantine.csv"
+    command = [sys.executable, "-c", LISTING]
+    processes = [
+        subprocess.Popen([*command, name, str(listing)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for name in ("first", "second")
+    ]
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    for process in processes:
+        process.communicate(timeout=60)
+        assert process.returncode == 0
+    wanted = {f"{name} {number}.jpg" for name in ("first", "second", "both") for number in range(100)}
+    assert sorted(row["path"] for row in rows(listing)) == sorted(wanted)
+
+
+def test_what_another_process_has_listed_is_neither_listed_nor_logged_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = QuarantineSettings(listing=tmp_path / "quarantine.csv")
+    one, other = Quarantine(settings), Quarantine(settings)
+    with caplog.at_level(logging.WARNING):
+        one.account([problem("a.jpg")], num_readings=10)
+        other.account([problem("a.jpg"), problem("b.jpg")], num_readings=10)
+    assert [row["path"] for row in rows(tmp_path / "quarantine.csv")] == ["a.jpg", "b.jpg"]
+    assert caplog.messages == ["could not read a.jpg: is cut off", "could not read b.jpg: is cut off"]
+
+
+def test_where_nothing_is_broken_nothing_is_written(tmp_path: Path) -> None:
+    Quarantine(QuarantineSettings(listing=tmp_path / "run" / "quarantine.csv")).account([], num_readings=10)
+    assert not (tmp_path / "run").exists()

@@ -269,7 +269,7 @@ def test_a_folder_that_can_not_be_written_is_read_without_keeping_the_index(
         raise PermissionError("read-only")
 
     pattern = write_train_and_val(tmp_path)
-    monkeypatch.setattr(Path, "write_text", refuse)
+    monkeypatch.setattr(Path, "replace", refuse)
     assert len(open_shards(pattern).open("train")) == 4
     assert not list(tmp_path.glob("*.index"))
 

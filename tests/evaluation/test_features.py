@@ -1,6 +1,7 @@
 """Embeddings of data sets: what they are for each kind of model, exactness, broken images, and the cache on disk."""
 
 import dataclasses
+import hashlib
 import logging
 import os
 from collections.abc import Callable
@@ -192,3 +193,50 @@ def test_a_folded_copy_gives_the_same_embeddings() -> None:
     plain = embed(extraction_of(model), data)
     faster = embed(dataclasses.replace(extraction_of(model), faster=vitrail.fold(model)), data)
     assert torch.allclose(plain.vectors, faster.vectors, atol=1e-4)
+
+
+def with_a_new_setting(extraction: Extraction, **values: object) -> Extraction:
+    """The same model, whose config has a setting more than it had."""
+    model = tiny_model()
+    kind = type(model.config)
+    longer = dataclasses.make_dataclass(kind.__name__, [("wide", bool, False)], bases=(kind,), frozen=True)
+    model.config = longer(**{**vars(model.config), **values})
+    return dataclasses.replace(extraction, model=model)
+
+
+def test_a_new_setting_leaves_the_keys_of_models_that_do_not_use_it() -> None:
+    before, data = extraction_of(tiny_model()), open_dataset(SHAPES, "train")
+    same, other = with_a_new_setting(before), with_a_new_setting(before, wide=True)
+    assert repr(same.model.config) != repr(before.model.config)
+    assert (same.key(data), same.model_key()) == (before.key(data), before.model_key())
+    assert same.has_model_key(before.model_key())
+    assert not other.has_model_key(before.model_key())
+    assert other.key(data) != before.key(data)
+
+
+def former_digest(extraction: Extraction, *more: object) -> "hashlib._Hash":
+    """What keys of all settings began with, written out by hand."""
+    model = extraction.model
+    digest = hashlib.sha256(
+        repr((1, model.family, model.config, extraction.view, extraction.normalize, *more)).encode()
+    )
+    for name, value in sorted(model.state_dict().items()):
+        digest.update(f"\n{name} {value.dtype} {list(value.shape)}\n".encode() + value.numpy().tobytes())
+    return digest
+
+
+def test_keys_of_all_settings_are_still_recognised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    extraction, data = extraction_of(tiny_model()), open_dataset(SHAPES, "train")
+    assert extraction.has_model_key(former_digest(extraction).hexdigest()[:32])
+    digest = former_digest(extraction, extraction.dtype, "train")
+    for index in range(len(data)):
+        image = data.read(index)
+        assert isinstance(image, np.ndarray)
+        digest.update(f"\n{data.locate(index)} {image.shape}".encode() + image.tobytes())
+    wanted = embed(extraction, data, cache=tmp_path)
+    (kept,) = tmp_path.iterdir()
+    kept.rename(tmp_path / f"features-{digest.hexdigest()[:32]}.safetensors")
+    refuse(monkeypatch)
+    assert torch.equal(embed(extraction, data, cache=tmp_path).vectors, wanted.vectors)
+    with pytest.raises(AskedError):
+        embed(extraction_of(tiny_model(seed=1)), data, cache=tmp_path)

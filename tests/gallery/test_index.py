@@ -99,3 +99,28 @@ def test_a_damaged_index_is_named(tmp_path: Path) -> None:
     (gallery.folder / gallery.manifest.index.file).write_bytes(b"nothing")
     with pytest.raises(ValueError, match=r"is damaged: index-\w+\.faiss can't be read"):
         Gallery(gallery.folder).search_vectors(torch.zeros(1, 24))
+
+
+@pytest.mark.parametrize("kind", ["ivf", "hnsw"])
+def test_a_reader_answers_as_it_was_opened_though_the_index_is_replaced_before_its_first_search(
+    tmp_path: Path, kind: str
+) -> None:
+    need_faiss()
+    gallery = colour_gallery(tmp_path / "g", choices=Choices(index=kind), count=40)
+    reader, vectors = Gallery(gallery.folder), gallery.embed([paint(COLOURS["red"], seed=700)])
+    wanted = [hit.path for hit in gallery.search_vectors(vectors, top=3)[0]]
+    gallery.remove("red")  # and with it the index
+    assert reader.manifest.index is not None
+    assert not (reader.folder / reader.manifest.index.file).exists()
+    assert [hit.path for hit in reader.search_vectors(vectors, top=3)[0]] == wanted
+    reader.refresh()
+    assert reader.search_vectors(vectors, top=1)[0][0].labels["label"] != "red"
+
+
+def test_an_index_that_is_listed_and_missing_is_damage(tmp_path: Path) -> None:
+    need_faiss()
+    gallery = colour_gallery(tmp_path / "g", choices=Choices(index="hnsw"))
+    assert gallery.manifest.index is not None
+    (gallery.folder / gallery.manifest.index.file).unlink()
+    with pytest.raises(ValueError, match=r"is damaged: index-\w+\.faiss can't be read"):
+        Gallery(gallery.folder).search_vectors(torch.zeros(1, 24))

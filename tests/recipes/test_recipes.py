@@ -19,7 +19,7 @@ from vitrail.recipes import RECIPES, find_recipe, get_recipe, list_recipes
 from vitrail.recipes.published import TRAININGS, fill_in
 from vitrail.settings.image_recipe import ImageRecipe
 from vitrail.settings.text import read_recipe, stage_of, write_yaml
-from vitrail.training.runs.reference_curves import list_curves, load_curve
+from vitrail.training.runs.reference_curves import load_curve, load_curves
 
 # One name of each function: the first in the table.
 ONE_EACH = list({entry.function: name for name, entry in reversed(list(RECIPES.items()))}.values())
@@ -270,7 +270,7 @@ def test_21k_then_1k_in_one_run_is_its_two_recipes() -> None:
     assert (first.data.spec, second.data.spec) == (None, "imagenet")
 
 
-@pytest.mark.parametrize("name", list_curves())
+@pytest.mark.parametrize("name", list(load_curves()))
 def test_every_published_curve_is_followed_by_a_recipe_of_its_settings_and_result(name: str) -> None:
     followers = [
         (stage, RECIPES[recipe].top1, number == len(stages_of(recipe)) - 1)

@@ -288,7 +288,7 @@ def test_a_wrong_mapping_is_one_line(here: Path, content: Any, message: str) -> 
 
 
 def test_a_mapping_that_is_not_there(here: Path) -> None:
-    with pytest.raises(ValueError, match=r"nothing\.json, can't be read \(No such file"):
+    with pytest.raises(ValueError, match=r"nothing\.json can't be read \(No such file"):
         load(write_module(here, "bright_thirteen"), "ab", mapping="nothing.json")
 
 

@@ -12,12 +12,14 @@ import numpy as np
 import pytest
 import torch
 from shrunk import small_model
+from together import run_worlds
 from torch import nn
 
 from vitrail.settings.learning import OptimizerSettings
+from vitrail.storage import write_whole
 from vitrail.training.loop.ema import MovingAverage
 from vitrail.training.parallel.distributed import World
-from vitrail.training.runs.checkpoint import CheckpointError, Checkpoints, is_whole, load_checkpoint, write_whole
+from vitrail.training.runs.checkpoint import CheckpointError, Checkpoints, is_whole, load_checkpoint
 from vitrail.training.runs.divided_checkpoint import COMMON_FILE, part_file, sizes_of
 
 
@@ -63,15 +65,13 @@ def assert_same(loaded: Any, saved: Any) -> None:
 def test_the_last_ones_and_the_best_are_kept(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path / "new" / "folder", keep_last=2)
     assert checkpoints.newest() is None
-    assert checkpoints.best() is None
     for step in (10, 20, 30, 40):
         checkpoints.save(state_of(step), step=step, is_best=step in (10, 20))
     assert names_in(checkpoints.folder) == ["best.pt", "step_000000030.pt", "step_000000040.pt"]
-    newest, best = checkpoints.newest(), checkpoints.best()
+    newest = checkpoints.newest()
     assert newest is not None
-    assert best is not None
     assert load_checkpoint(newest)["step"] == 40
-    assert load_checkpoint(best)["step"] == 20
+    assert load_checkpoint(checkpoints.folder / "best.pt")["step"] == 20
 
 
 def test_the_best_is_copied_where_the_file_system_has_no_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,9 +82,7 @@ def test_the_best_is_copied_where_the_file_system_has_no_links(tmp_path: Path, m
     checkpoints = Checkpoints(tmp_path, keep_last=1)
     checkpoints.save(state_of(1), step=1, is_best=True)
     checkpoints.save(state_of(2), step=2)
-    best = checkpoints.best()
-    assert best is not None
-    assert load_checkpoint(best)["step"] == 1
+    assert load_checkpoint(tmp_path / "best.pt")["step"] == 1
 
 
 def test_a_checkpoint_that_can_not_be_removed_ends_no_run(
@@ -335,7 +333,58 @@ def test_one_process_writes_a_folder_alone_and_another_kind_of_best_goes(tmp_pat
     checkpoints.save(state_of(1), step=1, is_best=True)
     checkpoints.save_divided(state_of(2), step=2, is_best=True, world=World())
     assert sorted(path.name for path in tmp_path.iterdir()) == ["best.parts", "step_000000002.parts"]
-    newest, best = checkpoints.newest(), checkpoints.best()
+    newest = checkpoints.newest()
     assert newest is not None
-    assert best is not None
-    assert load_checkpoint(newest)["step"] == load_checkpoint(best)["step"] == 2
+    assert load_checkpoint(newest)["step"] == load_checkpoint(tmp_path / "best.parts")["step"] == 2
+
+
+@pytest.mark.parametrize("failing", ["folder", "part 0", "part 1", "common"])
+def test_a_full_disk_of_one_process_is_told_by_all_and_nobody_waits(
+    tmp_path: Path, failing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoints = Checkpoints(tmp_path, keep_last=1)
+    kept = Divided(tmp_path).write(1)
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    make, save = Path.mkdir, torch.save
+
+    def refuse_folder(path: Path, *arguments: Any, **settings: Any) -> None:
+        if path.name.startswith(".step") and failing == "folder":
+            raise full
+        make(path, *arguments, **settings)
+
+    def refuse_file(content: dict[str, Any], file: Any) -> None:
+        is_part = set(content) == {"rank"}
+        if failing == (f"part {content['rank']}" if is_part else "common"):
+            raise full
+        save(content, file)
+
+    def save_in(world: World) -> str:
+        # In place of what a process's part holds, which would need divided tensors.
+        with pytest.raises(CheckpointError) as caught:
+            checkpoints.save_divided({"rank": world.rank}, step=2, is_best=False, world=world)
+        return str(caught.value)
+
+    def take_apart(state: dict[str, Any], parts: dict[str, Any]) -> dict[str, Any]:
+        parts.update(state)
+        return {"step": 2}
+
+    monkeypatch.setattr(Path, "mkdir", refuse_folder)
+    monkeypatch.setattr(torch, "save", refuse_file)
+    monkeypatch.setattr("vitrail.training.runs.divided_checkpoint.take_apart", take_apart)
+    messages = run_worlds(2, save_in)
+    full_rank = 1 if failing == "part 1" else 0
+    assert "No space left on device" in messages[full_rank]
+    assert "another process could not write its part" in messages[1 - full_rank]
+    assert all("the checkpoint of step 1 is kept" in message for message in messages)
+    assert checkpoints.newest() == kept
+
+
+def test_two_processes_write_a_folder_together(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    for _ in range(2):  # the same step may be saved again
+        run_worlds(2, lambda world: checkpoints.save_divided(state_of(3), step=3, is_best=True, world=world))
+    assert names_in(tmp_path) == ["best.parts", "step_000000003.parts"]
+    assert names_in(tmp_path / "step_000000003.parts") == [COMMON_FILE, part_file(0), part_file(1)]
+    newest = checkpoints.newest()
+    assert newest is not None
+    assert_same(load_checkpoint(newest), state_of(3))

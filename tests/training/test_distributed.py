@@ -1,5 +1,6 @@
 """Several processes: sharded models, one that dies, one that fails, and where each stands."""
 
+import csv
 import os
 import shutil
 import signal
@@ -7,10 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from shrunk import small_model
-from tiny_runs import run_in, start, wait_for_step
+from tiny_runs import finish, run_in, start, wait_for_step
 from torch import nn
 
 import vitrail
@@ -102,6 +105,24 @@ def child_of_rank(parent: int, rank: int) -> int:
         if f"RANK={rank}".encode() in Path(f"/proc/{child}/environ").read_bytes().split(b"\0"):
             return int(child)
     raise AssertionError(f"no rank {rank} among the processes of {parent}")
+
+
+def test_broken_files_of_every_process_are_listed(tmp_path: Path) -> None:
+    numbers = np.random.default_rng(0)
+    broken = set()
+    for split, count in (("train", 32), ("val", 4)):
+        for place in range(count):
+            path = tmp_path / "data" / split / ("ab"[place % 2]) / f"{place}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(numbers.integers(0, 256, (16, 16, 3), dtype=np.uint8)).save(path)
+            if split == "train" and place % 4 == 1:
+                path.write_bytes(path.read_bytes()[:60])
+                broken.add(path.name)
+    words = (f"data={tmp_path / 'data'}", "epochs=1", "augmentation.repeats=1", "data.max_broken=1", "workers=0")
+    finish(start(tmp_path / "run", *words, devices=2))
+    with RunFolder(tmp_path / "run").quarantine_file.open(newline="") as file:
+        listed = [Path(row["path"]).name for row in csv.DictReader(file)]
+    assert sorted(listed) == sorted(broken)
 
 
 def test_sharding_over_one_process_is_the_plain_model(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from interrupted import interrupt
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from shrunk import images_for, randomize, small_model
@@ -19,7 +20,6 @@ from vitrail.heads.embed import EmbeddingModel, EmbeddingSettings
 from vitrail.models.catalog import CATALOG
 from vitrail.models.contract import Preprocessing
 from vitrail.models.vit import VisionTransformer, ViTConfig
-from vitrail.weights import save
 
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("deit_tiny", {"image_size": (32, 80), "pool": "average"}),
@@ -124,12 +124,31 @@ def test_a_failed_save_leaves_the_former_model(tmp_path: Path, monkeypatch: pyte
         path.write_bytes(b"half of it")
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(save, "save_file", write_half)
+    monkeypatch.setattr("vitrail.storage.tensors.save_file", write_half)
     with pytest.raises(OSError, match="no space left"):
         save_model(randomize(small_model("cait_xxs24")), tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "model.safetensors"]
     loaded = load_model(tmp_path)
     assert all(torch.equal(value, first.state_dict()[name]) for name, value in loaded.state_dict().items())
+
+
+@pytest.mark.parametrize("is_after", [False, True])
+@pytest.mark.parametrize("at", [1, 2, 3, 4])  # config.json, the decision, two files that take their places
+def test_ctrl_c_at_any_rename_leaves_weights_and_config_of_one_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int, is_after: bool
+) -> None:
+    old, new = randomize(small_model("deit_tiny")), randomize(small_model("cait_xxs24"))
+    save_model(old, tmp_path)
+    (tmp_path / "README.md").write_text("mine")
+    with monkeypatch.context() as patch:
+        interrupt(patch, at=at, is_after=is_after)
+        with pytest.raises(KeyboardInterrupt):
+            save_model(new, tmp_path)
+    wanted = (new if (at, is_after) >= (2, True) else old).state_dict()
+    loaded = load_model(tmp_path).state_dict()
+    assert loaded.keys() == wanted.keys()
+    assert all(torch.equal(value, wanted[name]) for name, value in loaded.items())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["README.md", "config.json", "model.safetensors"]
 
 
 def test_models_that_can_not_be_saved(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """Groups inside a gallery: what `vitrail gallery suggest` proposes, and `name` names."""
 
 import argparse
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -55,16 +54,19 @@ def name_group(arguments: argparse.Namespace) -> int:
     if len(words) != 3:
         raise ValueError("write `vitrail gallery name G GROUP LABEL`")
     from vitrail.gallery.gallery import Gallery
+    from vitrail.storage import read_json
 
     folder, number, label = words
     gallery = Gallery(folder)
-    try:
-        groups = [list(map(str, group)) for group in json.loads((gallery.folder / _GROUPS_FILE).read_text("utf-8"))]
-    except (OSError, ValueError, TypeError):
-        raise ValueError(f"no groups were suggested for {folder}: `vitrail gallery suggest {folder}` first") from None
+    if not (gallery.folder / _GROUPS_FILE).is_file():
+        raise ValueError(f"no groups were suggested for {folder}: `vitrail gallery suggest {folder}` first")
+    remedy = f"write it anew with `vitrail gallery suggest {folder}`"
+    groups = read_json(gallery.folder / _GROUPS_FILE, remedy=remedy)
+    if not isinstance(groups, list) or not all(isinstance(group, list) for group in groups):
+        raise ValueError(f"{gallery.folder / _GROUPS_FILE} must hold a list of lists: {remedy}")
     if not number.isdecimal() or not 1 <= int(number) <= len(groups):
         raise ValueError(f"there are groups 1 to {len(groups)}, and not {number!r}")
-    count = gallery.rename(groups[int(number) - 1], label)
+    count = gallery.rename(list(map(str, groups[int(number) - 1])), label)
     report = {"label": label, "named": count}
     show(report, is_json=arguments.json, lines=lambda _: [f"{count:,} images are {label} now"])
     return 0
@@ -72,8 +74,7 @@ def name_group(arguments: argparse.Namespace) -> int:
 
 def _keep_groups(gallery: "Gallery", groups: Sequence[Sequence[str]]) -> None:
     from vitrail.gallery.store import writing
+    from vitrail.storage import write_json
 
     with writing(gallery.folder):
-        temporary = gallery.folder / f".{_GROUPS_FILE}.partial"
-        temporary.write_text(json.dumps(groups), encoding="utf-8")
-        temporary.replace(gallery.folder / _GROUPS_FILE)
+        write_json(gallery.folder / _GROUPS_FILE, groups)

@@ -181,9 +181,9 @@ def _save(
     from vitrail.evaluation.probe import best_linear
     from vitrail.evaluation.probed_model import attach_probe
     from vitrail.inference.trained import TASK_FILE
+    from vitrail.storage import write_json
     from vitrail.tasks.images.labelled_data import LabelledData, find_coarse
     from vitrail.weights import save_model
-    from vitrail.weights.save import replacing
 
     best = best_linear(probes)
     assert best.linear is not None
@@ -192,8 +192,7 @@ def _save(
     labelled = LabelledData(data["train"], data["val"], level, *find_coarse(data["train"], level))
     description = {"task": "classify", **labelled.describe()}
     save_model(model, out)
-    with replacing(out / TASK_FILE) as file:
-        file.write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
+    write_json(out / TASK_FILE, description)
     return {"folder": str(out), "method": best.method}
 
 

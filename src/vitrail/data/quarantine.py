@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from vitrail.storage import locked
+
 _LOGGER = logging.getLogger(__name__)
 COLUMNS = ("path", "split", "problem", "detail")
 # A share is not judged on fewer readings than this: one broken file among the first ten says little.
@@ -35,25 +37,26 @@ class QuarantineSettings:
 
 
 class Quarantine:
-    """Keeps the account. The file is appended to line by line, so a killed run leaves it whole."""
+    """Keeps the account. The file is appended to line by line, so a killed run leaves it whole.
+
+    Processes that train together, also on several machines that share the file, have one list: they write in turns.
+    """
 
     def __init__(self, settings: QuarantineSettings | None = None) -> None:
         self.settings = settings or QuarantineSettings()
         self.num_readings = 0
         self.num_broken = 0
-        self._known = _listed(self.settings.listing)
-        if self.settings.listing is not None:
-            self.settings.listing.parent.mkdir(parents=True, exist_ok=True)
+        self._known: set[str] = set()
 
     def account(self, problems: list[Problem], *, num_readings: int) -> None:
         """Add what came with one batch."""
         self.num_readings += num_readings
         self.num_broken += len(problems)
-        for problem in problems:
-            if problem.path not in self._known:
-                self._known.add(problem.path)
+        new = {problem.path: problem for problem in problems if problem.path not in self._known}
+        if new:
+            for problem in self._list(list(new.values())):
                 _LOGGER.warning("could not read %s: %s", problem.path, problem.detail)
-                self._append(problem)
+            self._known.update(new)
         if self.num_readings >= _ENOUGH_READINGS:
             self.judge()
 
@@ -67,15 +70,19 @@ class Quarantine:
                 "or allow more (data.max_broken=SHARE on the command line, max_share of QuarantineSettings)"
             )
 
-    def _append(self, problem: Problem) -> None:
-        if self.settings.listing is None:
-            return
-        is_fresh = not self.settings.listing.exists()
-        with self.settings.listing.open("a", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file)
-            if is_fresh:
-                writer.writerow(COLUMNS)
-            writer.writerow(problem)
+    def _list(self, problems: list[Problem]) -> list[Problem]:
+        """Write down those that nobody has listed yet, neither an earlier part of the run nor another process."""
+        listing = self.settings.listing
+        if listing is None:
+            return problems
+        listing.parent.mkdir(parents=True, exist_ok=True)
+        with locked(listing):
+            with listing.open(newline="", encoding="utf-8") as file:
+                listed = {row["path"] for row in csv.DictReader(file) if row.get("path")}
+            new = [problem for problem in problems if problem.path not in listed]
+            with listing.open("a", newline="", encoding="utf-8") as file:
+                csv.writer(file).writerows(new if file.tell() else [COLUMNS, *new])
+        return new
 
 
 class NotingQuarantine(Quarantine):
@@ -89,11 +96,3 @@ class NotingQuarantine(Quarantine):
         """Add what came with one batch."""
         for problem in problems:
             self.note(problem)
-
-
-def _listed(listing: Path | None) -> set[str]:
-    """The paths that an earlier part of the run has listed."""
-    if listing is None or not listing.exists():
-        return set()
-    with listing.open(newline="", encoding="utf-8") as file:
-        return {row["path"] for row in csv.DictReader(file) if row.get("path")}

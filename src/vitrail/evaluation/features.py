@@ -1,6 +1,5 @@
 """Embeddings of a whole data set, kept on disk so that the next probe of the same model needs no pass over the data."""
 
-import contextlib
 import hashlib
 import json
 import logging
@@ -12,7 +11,6 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from vitrail.data.augment import EvaluationView
@@ -24,6 +22,8 @@ from vitrail.data.sampler import Sampler
 from vitrail.evaluation.predict import predict
 from vitrail.layers.classifier import PerClassClassifier
 from vitrail.models.contract import Model
+from vitrail.storage import describe_settings, hash_text, replacing
+from vitrail.storage.tensors import as_bytes, hash_tensors, write_tensors
 
 _LOGGER = logging.getLogger(__name__)
 _FORMAT = 1  # of the cached files; part of their key
@@ -78,20 +78,18 @@ class Extraction:
         Files count by their path, size and time of change, other images by their content. Labels are no part of it:
         embeddings serve every level of labels.
         """
-        digest = hashlib.sha256()
-        settings = (self.model.family, self.model.config, self.view, self.normalize, self.dtype, data.split)
-        digest.update(repr((_FORMAT, *settings)).encode())
-        _digest_weights(digest, self.model)
-        for index in range(len(data)):
-            _digest_image(digest, data, index)
+        digest = hashlib.sha256(f"{self.model_key()} {self.dtype} {data.split!r}".encode())
+        _digest_images(digest, data)
         return digest.hexdigest()[:32]
 
     def model_key(self) -> str:
         """A text that changes with the weights, the settings and the picture: embeddings of one key can be compared."""
-        digest = hashlib.sha256()
-        digest.update(repr((_FORMAT, self.model.family, self.model.config, self.view, self.normalize)).encode())
-        _digest_weights(digest, self.model)
-        return digest.hexdigest()[:32]
+        settings = describe_settings((_FORMAT, self.model.family, self.model.config, self.view, self.normalize))
+        return hash_text(f"{settings} {hash_tensors(self.model.state_dict())}")
+
+    def has_model_key(self, key: str) -> bool:
+        """Whether embeddings that were kept under this key are of the same model and picture."""
+        return key == self.model_key() or key == _former_digest(self).hexdigest()[:32]
 
 
 def _ignore(count: int) -> None:
@@ -114,6 +112,8 @@ def embed(
     folder = Path(cache).expanduser()
     path = folder / f"features-{extraction.key(data)}.safetensors"
     known = _read(path)
+    if known is None and any(folder.glob("features-*")):
+        known = _read(folder / f"features-{_former_key(extraction, data)}.safetensors")
     if known is None:
         _check_writable(folder)
         known = _compute(extraction, data, advance=advance)
@@ -151,10 +151,26 @@ def _compute(extraction: Extraction, data: Dataset, *, advance: Callable[[int], 
     return Embeddings(torch.cat(vectors), torch.cat(indices), tuple(unread))
 
 
-def _digest_weights(digest: "hashlib._Hash", model: Model) -> None:
+def _former_digest(extraction: Extraction, *more: object) -> "hashlib._Hash":
+    """What keys began with when they named all fields of the settings: galleries and caches of that time are good."""
+    model = extraction.model
+    settings = (_FORMAT, model.family, model.config, extraction.view, extraction.normalize, *more)
+    digest = hashlib.sha256(repr(settings).encode())
     for name, value in sorted(model.state_dict().items()):
         digest.update(f"\n{name} {value.dtype} {list(value.shape)}\n".encode())
-        digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+        digest.update(as_bytes(value).numpy().data)
+    return digest
+
+
+def _former_key(extraction: Extraction, data: Dataset) -> str:
+    digest = _former_digest(extraction, extraction.dtype, data.split)
+    _digest_images(digest, data)
+    return digest.hexdigest()[:32]
+
+
+def _digest_images(digest: "hashlib._Hash", data: Dataset) -> None:
+    for index in range(len(data)):
+        _digest_image(digest, data, index)
 
 
 def _digest_image(digest: "hashlib._Hash", data: Dataset, index: int) -> None:
@@ -203,14 +219,10 @@ def _check_writable(folder: Path) -> None:
 
 def _write(embeddings: Embeddings, path: Path) -> None:
     """Under its name only when it is complete."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    tensors = {"vectors": embeddings.vectors, "indices": embeddings.indices}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        tensors = {"vectors": embeddings.vectors, "indices": embeddings.indices}
-        save_file(tensors, temporary, metadata={_UNREAD_KEY: json.dumps(embeddings.unread)})
-        temporary.replace(path)
+        with replacing(path) as temporary:
+            write_tensors(tensors, temporary, metadata={_UNREAD_KEY: json.dumps(embeddings.unread)})
     except (OSError, SafetensorError) as error:
         raise ValueError(f"the embeddings can't be kept in {path.parent} ({error}): choose another cache") from None
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)

@@ -53,14 +53,17 @@ def predict(
     device: torch.device,
     dtype: torch.dtype = torch.float32,
 ) -> Iterator[tuple[Tensor, ImageBatch]]:
-    """Logits in float32 [batch, classes] on the device, with the batch they belong to. The model is put into eval mode
-    and back."""
+    """Logits in float32 [batch, classes] on the device, with the batch they belong to.
+
+    The model is put into eval mode and back. The caller's code runs in neither inference mode nor autocast.
+    """
     was_training = model.training
     model.eval()
     try:
         for batch in batches:
             with torch.inference_mode(), autocast(device, dtype):
                 images = normalize(batch.images.to(device, non_blocking=True))
-                yield model(images).float(), batch
+                logits = model(images).float()
+            yield logits.clone(), batch  # one made in inference mode could not be changed or learnt from outside
     finally:
         model.train(was_training)

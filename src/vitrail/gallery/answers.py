@@ -193,10 +193,17 @@ class Contents:
 
     @cached_property
     def _index(self) -> ApproximateIndex | None:
+        """None where there is none, or another process has replaced it: the images of this state are still here."""
         entry = self.state.manifest.index
         if entry is None:
             return None
-        return ApproximateIndex(self.state.folder / entry.file, count=self._num_covered, dim=self.state.manifest.dim)
+        path = self.state.folder / entry.file
+        try:
+            return ApproximateIndex(path, count=self._num_covered, dim=self.state.manifest.dim)
+        except ValueError:
+            if path.exists() or not self.state.is_replaced():
+                raise
+            return None
 
     @cached_property
     def _num_covered(self) -> int:

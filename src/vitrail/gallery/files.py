@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from vitrail.gallery.manifest import Manifest, Part
+from vitrail.storage.tensors import write_tensors
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,10 +83,7 @@ def write_part(rows: Rows, path: Path) -> Part:
         "thumbnails": thumbnails,
         "thumbnail_ends": thumbnail_ends,
     }
-    path.touch()
-    mode = path.stat().st_mode  # as the umask has it; safetensors lets nobody else read
-    save_file(tensors, path)
-    path.chmod(mode)
+    write_tensors(tensors, path)
     return Part(file=path.name, count=len(rows), size=path.stat().st_size)
 
 

@@ -227,7 +227,7 @@ class Gallery:
     def _check(self, extraction: Extraction, manifest: Manifest | None = None) -> Extraction:
         """Embeddings of two models can't be compared."""
         entry = (manifest or self.manifest).model
-        if extraction.model_key() != entry.key:
+        if not extraction.has_model_key(entry.key):
             raise ValueError(
                 f"the gallery {self.folder} holds embeddings of another model ({entry.name}, {entry.source}): its "
                 "weights, image size or crop ratio differ from those of the one given; build the gallery anew"

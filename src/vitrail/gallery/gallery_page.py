@@ -1,7 +1,5 @@
 """The pages of a gallery: what is in it, and groups of its images for a person to name."""
 
-import contextlib
-import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -11,6 +9,7 @@ from vitrail.pages.bars import draw_bar
 from vitrail.pages.frame import Page, PageSection, render_page
 from vitrail.pages.pictures import embed_image, render_image
 from vitrail.pages.words import text
+from vitrail.storage import write_text
 
 _PER_CLASS = 10  # pictures of a class
 _MAX_PICTURES = 1200  # of a page: about 4 MB
@@ -92,14 +91,8 @@ def _show_pictures(contents: Contents, rows: Iterable[int]) -> str:
 
 
 def _write(path: Path, page: Page) -> Path:
-    content = render_page(page)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        temporary.write_text(content, encoding="utf-8")
-        temporary.replace(path)
+        write_text(path, render_page(page))
     except OSError as error:
         raise ValueError(f"{path} can't be written: {error.strerror}") from None
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
     return path

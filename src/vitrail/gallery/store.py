@@ -5,7 +5,6 @@ old one, so that a kill in the middle leaves the old state, and files that nobod
 """
 
 import contextlib
-import fcntl
 import os
 import re
 import secrets
@@ -15,6 +14,7 @@ from pathlib import Path
 
 from vitrail.gallery.files import StoredPart, read_part
 from vitrail.gallery.manifest import MANIFEST_FILE, Manifest, read_manifest
+from vitrail.storage import locked, sync, write_text
 
 LOCK_FILE = ".lock"
 _OURS = re.compile(r"part-\w+\.safetensors|index-\w+\.faiss|\.gallery\.json\.\w+\.partial|\.lock")
@@ -31,6 +31,10 @@ class State:
 
     def __len__(self) -> int:
         return sum(map(len, self.parts))
+
+    def is_replaced(self) -> bool:
+        """Whether the gallery has another state by now, so that files of this one may be gone."""
+        return read_manifest(self.folder).generation != self.manifest.generation
 
 
 def read_state(folder: Path) -> State:
@@ -79,12 +83,8 @@ class Writer:
     def commit(self, manifest: Manifest) -> None:
         """Make this the gallery's state. Its files are on the disk before, and those of older states go after."""
         for name in manifest.files:
-            _flush(self.folder / name)
-        temporary = self.folder / f".{MANIFEST_FILE}.{secrets.token_hex(6)}.partial"
-        temporary.write_text(manifest.model_dump_json(indent=1) + "\n", encoding="utf-8")
-        _flush(temporary)
-        temporary.replace(self.folder / MANIFEST_FILE)
-        _flush(self.folder)
+            sync(self.folder / name)
+        write_text(self.folder / MANIFEST_FILE, manifest.model_dump_json(indent=1) + "\n")
         self.clean(manifest.files)
 
     def clean(self, kept: set[str]) -> None:
@@ -102,18 +102,9 @@ def writing(folder: Path, *, is_new: bool = False) -> Iterator[Writer]:
             folder.mkdir(parents=True, exist_ok=True)
         elif not (folder / MANIFEST_FILE).exists():
             read_manifest(folder)  # says what is wrong
-        with (folder / LOCK_FILE).open("a") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+        with locked(folder / LOCK_FILE):
             if is_new:
                 check_new(folder)
             yield Writer(folder)
     except OSError as error:
         raise ValueError(f"the gallery {folder} can't be written: {error.strerror or error}") from None
-
-
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -1,7 +1,6 @@
 """A trained model with all that is needed to use it: its classes and how images are prepared for it."""
 
 import dataclasses
-import json
 import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -27,6 +26,7 @@ from vitrail.models.timm_backbone import TimmConfig
 from vitrail.settings.image_recipe import ImageRecipe
 from vitrail.settings.recipe import Recipe
 from vitrail.settings.text import read_recipe, stage_of
+from vitrail.storage import read_json_object
 from vitrail.tasks import find_task
 from vitrail.tasks.contract import Site, Task
 from vitrail.tasks.images.initial_weights import locate_weights
@@ -189,13 +189,7 @@ def read_description(folder: Path) -> dict[str, Any] | None:
 
 def read_description_file(path: Path) -> dict[str, Any]:
     """The content of a task.json."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{path} can't be read ({error})") from None
-    if not isinstance(content, dict):
-        raise ValueError(f"{path} must hold an object with the key classes")
-    return content
+    return read_json_object(path, remedy="restore it, or delete it to do without the names of the classes")
 
 
 def fetch_description(address: str) -> dict[str, Any] | None:

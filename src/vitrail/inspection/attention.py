@@ -84,7 +84,7 @@ def watched_attention(model: Model, images_size: tuple[int, int]) -> Iterator[At
             rows = _as_distributions(attention_rows(attention, tokens, context, rows=special)[..., special])
             meter.note(attention, (rows * distances.to(rows.device)).sum(dim=3).mean(dim=2))
 
-    with torch.no_grad(), record(attentions, take):
+    with record(attentions, torch.no_grad()(take)):
         yield meter
 
 

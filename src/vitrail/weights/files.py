@@ -14,6 +14,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from vitrail.storage import settle
 from vitrail.weights.hub import HUB_PREFIX, WEIGHT_FILES, HubAddress, fetch
 
 Source = str | os.PathLike[str] | Mapping[str, Any]
@@ -52,6 +53,7 @@ def locate(source: str | os.PathLike[str]) -> Path:
         return fetch(HubAddress.parse(text))
     path = Path(text).expanduser()
     if path.is_dir():
+        settle(path)
         return choose_file(path)
     if not path.is_file():
         raise ValueError(f"{text}: no such file or folder (weights on the hub are written hf://owner/name)")

@@ -4,11 +4,8 @@ Three things, section 4: where only the attention is fine-tuned, tasks share two
 """
 
 import contextlib
-import hashlib
-import json
 import os
-import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,20 +17,19 @@ from torch import Tensor
 from vitrail import __version__
 from vitrail.heads.embed import trunk_of
 from vitrail.models.contract import Model
+from vitrail.storage import is_partial, read_json, replacing_files, settle, write_json
+from vitrail.storage.tensors import Remembered, as_bytes, hash_tensors, write_tensors
 from vitrail.weights.files import Source, read_file, read_weights
 from vitrail.weights.load import dialect_of, head_prefixes, split_embedding
 from vitrail.weights.resize import grid_of, is_tied_to_grid
-from vitrail.weights.save import VERSION_KEY, build, check_description, check_saveable, describe, write_tensors
+from vitrail.weights.save import VERSION_KEY, build, check_description, check_saveable, describe
 from vitrail.weights.translate import translate_to_ours
 
 TENSORS_FILE, PACK_FILE = "pack.safetensors", "pack.json"
 FORMAT = 1
 _SHOWN_DIGITS = 12  # of a hash, in messages
 
-# Of each tensor of a model what it was when it was last hashed, and the digest: hashing a trunk for every swap of
-# tasks would take longer than the swap.
-_Remembered = dict[str, tuple[tuple[Any, ...], bytes]]
-_REMEMBERED: "WeakKeyDictionary[Model, _Remembered]" = WeakKeyDictionary()
+_REMEMBERED: "WeakKeyDictionary[Model, Remembered]" = WeakKeyDictionary()  # digests of the tensors of loaded trunks
 
 
 @dataclass(frozen=True)
@@ -65,7 +61,7 @@ def write_pack(
 
     The classifier and what belongs to the grid of patches are always in the pack, so that the trunk may be loaded for
     any number of classes and any image size. `documents` are further JSON files by name. A pack that is there already
-    is replaced, anything else is not; the folder takes its name when it is whole.
+    is replaced, anything else is not; at any moment the folder is read as the old pack or the new.
     """
     check_saveable(model)
     check_replaceable(folder)
@@ -78,16 +74,19 @@ def write_pack(
     pack = Pack(
         model=describe(model),
         trunk=source,
-        trunk_hash=hash_tensors(trunk, shared),
+        trunk_hash=hash_tensors({name: trunk[name] for name in shared}),
         shared=shared,
         num_stored=sum(parameters.values()) - num_shared,
         num_shared=num_shared,
     )
     stored = {name: value.cpu().contiguous().clone() for name, value in state.items() if name not in shared}
-    with replacing_folder(folder) as temporary:
-        write_tensors(stored, temporary / TENSORS_FILE, metadata={"format": "pt", VERSION_KEY: __version__})
-        for name, content in {PACK_FILE: as_json(pack), **(documents or {})}.items():
-            (temporary / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    try:
+        with replacing_files(folder, keeps_others=False) as draft:
+            write_tensors(stored, draft / TENSORS_FILE, metadata={"format": "pt", VERSION_KEY: __version__})
+            for name, content in {PACK_FILE: as_json(pack), **(documents or {})}.items():
+                write_json(draft / name, content)
+    except OSError as error:
+        raise ValueError(f"cannot write the pack {folder}: {error.strerror}") from None
     return pack
 
 
@@ -122,14 +121,14 @@ def unpack(trunk: Model | Source, folder: Path) -> Model:
 
 def read_pack(folder: Path) -> Pack:
     """The content of a folder's pack.json."""
+    settle(folder)
     path = folder / PACK_FILE
     if not path.is_file():
         raise ValueError(f"{folder} is no pack: there is no {PACK_FILE} in it (vitrail pack RUN makes one)")
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        version = content["pack"]
-        if version != FORMAT:
-            raise ValueError(f"its format is {version!r} and vitrail {__version__} reads {FORMAT}")
+        content = read_json(path, remedy="pack the run again")
+        if content["pack"] != FORMAT:
+            raise ValueError(f"{path} is of format {content['pack']!r} and vitrail {__version__} reads {FORMAT}")
         model, trunk, parameters = dict(content["model"]), content["trunk"], content["parameters"]
         pack = Pack(
             model=model,
@@ -141,8 +140,6 @@ def read_pack(folder: Path) -> Pack:
         )
     except (KeyError, TypeError):
         raise ValueError(f"{path} is incomplete: pack the run again") from None
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{path} can't be read: {error}") from None
     check_description(model, label=str(folder), file=PACK_FILE)
     return pack
 
@@ -186,7 +183,8 @@ def check_trunk(
         reason = f"has a {misshapen[0]} of {shapes[0]}, not {shapes[1]}"
     else:
         known = _REMEMBERED.setdefault(trunk, {}) if isinstance(trunk, Model) else None
-        if hash_tensors(tensors, pack.shared, known=known) == pack.trunk_hash:
+        shared = {name: tensors[name] for name in pack.shared}
+        if hash_tensors(shared, known=known) == pack.trunk_hash:
             return
         reason = "has other values"
     given = str(trunk) if isinstance(trunk, (str, os.PathLike)) else "the trunk given"
@@ -215,56 +213,9 @@ def is_same(one: Tensor, other: Tensor) -> bool:
     return one.shape == other.shape and one.dtype == other.dtype and torch.equal(as_bytes(one), as_bytes(other))
 
 
-def as_bytes(value: Tensor) -> Tensor:
-    return value.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-
-
-def hash_tensors(state: Mapping[str, Tensor], names: tuple[str, ...], *, known: _Remembered | None = None) -> str:
-    """One hash over names, dtypes, shapes and bytes; of tensors in `known` that have not changed nothing is read."""
-    total = hashlib.sha256()
-    for name in sorted(names):
-        value = state[name]
-        # The counter of changes in place, which a tensor made in inference mode has not.
-        now = None if value.is_inference() else (value.data_ptr(), value._version, value.dtype, value.shape)
-        if known is None or now is None or known.get(name, (None,))[0] != now:
-            digest = hash_tensor(name, value)
-            if known is not None and now is not None:
-                known[name] = (now, digest)
-        else:
-            digest = known[name][1]
-        total.update(digest)
-    return total.hexdigest()
-
-
-def hash_tensor(name: str, value: Tensor) -> bytes:
-    header = json.dumps([name, str(value.dtype).removeprefix("torch."), list(value.shape)])
-    digest = hashlib.sha256(header.encode() + b"\n")
-    digest.update(as_bytes(value).numpy().data)
-    return digest.digest()
-
-
 def check_replaceable(folder: Path) -> None:
     """Only nothing, an empty folder or a pack gives way to a pack."""
     if not folder.exists() or (folder / PACK_FILE).is_file():
         return
-    if not folder.is_dir() or any(folder.iterdir()):
+    if not folder.is_dir() or not all(map(is_partial, folder.iterdir())):
         raise ValueError(f"{folder} is there already and is no pack: give another folder as out=")
-
-
-@contextlib.contextmanager
-def replacing_folder(folder: Path) -> Iterator[Path]:
-    """A temporary folder beside `folder` that takes its place when the block ends well, and is removed when not."""
-    temporary, old = (folder.with_name(f".{folder.name}.{os.getpid()}.{kind}") for kind in ("partial", "old"))
-    try:
-        temporary.mkdir(parents=True)
-        yield temporary
-        if folder.exists():
-            folder.rename(old)
-        temporary.rename(folder)
-    except OSError as error:
-        if old.exists() and not folder.exists():
-            old.rename(folder)
-        raise ValueError(f"cannot write the pack {folder}: {error.strerror}") from None
-    finally:
-        for leftover in (temporary, old):
-            shutil.rmtree(leftover, ignore_errors=True)

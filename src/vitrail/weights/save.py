@@ -2,22 +2,20 @@
 
 import contextlib
 import dataclasses
-import json
 import os
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import save_file
 from torch import Tensor
 
 from vitrail import __version__
 from vitrail.heads.embed import EmbeddingModel, EmbeddingSettings
 from vitrail.models.build import FAMILIES, OWN, build_model, build_own_model, build_timm_model
 from vitrail.models.contract import Model, Preprocessing, config_from_settings
+from vitrail.storage import read_json, replacing_files, settle, write_json
+from vitrail.storage.tensors import write_tensors
 from vitrail.weights.files import GRID_KEY, format_grid, locate, read_file
 from vitrail.weights.hub import HUB_PREFIX, HubAddress, fetch
 from vitrail.weights.load import fit_weights, install
@@ -33,18 +31,17 @@ CONFIG_KEYS = (VERSION_KEY, "family", "name", "settings", "preprocessing")
 def save_model(model: Model, folder: str | os.PathLike[str]) -> None:
     """Write a model to a folder, which is made if need be: its weights, config and preprocessing.
 
-    Both files are complete before either takes its name, so that a reader never sees half of one.
+    Both files are complete before they take the place of older ones, and load_model never sees one without the other.
     """
     path = Path(folder).expanduser()
     check_saveable(model)
     if path.exists() and not path.is_dir():
         raise ValueError(f"{path}: is a file; save_model writes a folder")
-    path.mkdir(parents=True, exist_ok=True)
     grid = grid_of(model)
     metadata = {"format": "pt", VERSION_KEY: __version__, **({GRID_KEY: format_grid(grid)} if grid else {})}
-    with replacing(path / WEIGHTS_FILE) as weights_file, replacing(path / CONFIG_FILE) as config_file:
-        write_tensors(separate_tensors(model), weights_file, metadata=metadata)
-        config_file.write_text(json.dumps(describe(model), indent=2) + "\n", encoding="utf-8")
+    with replacing_files(path, keeps_others=True) as draft:
+        write_tensors(separate_tensors(model), draft / WEIGHTS_FILE, metadata=metadata)
+        write_json(draft / CONFIG_FILE, describe(model))
 
 
 def load_model(source: str | os.PathLike[str]) -> Model:
@@ -105,38 +102,6 @@ def separate_tensors(model: Model) -> dict[str, Tensor]:
     return separate
 
 
-def write_tensors(tensors: dict[str, Tensor], path: Path, *, metadata: Mapping[str, str]) -> None:
-    """A safetensors file with the rights that the umask gives; safetensors itself lets nobody else read it.
-
-    What the disk refuses is an OSError, as everywhere else.
-    """
-    path.touch()
-    mode = path.stat().st_mode
-    try:
-        save_file(tensors, path, metadata=dict(metadata))
-    except SafetensorError as error:
-        found = re.search(r"os error (\d+)", str(error))
-        if found is None:
-            raise
-        raise OSError(int(found[1]), os.strerror(int(found[1])), str(path)) from None
-    path.chmod(mode)
-
-
-@contextlib.contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A temporary file beside `path` that takes its place when the block ends well, and is removed when not."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        yield temporary
-        temporary.replace(path)
-    except OSError as error:
-        if error.errno is not None and (error.filename is None or Path(error.filename) == temporary):
-            error.filename = str(path)  # what a person knows it by
-        raise
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
 def locate_config(source: str | os.PathLike[str]) -> Path:
     text = os.fspath(source)
     if text.startswith(HUB_PREFIX):
@@ -147,6 +112,7 @@ def locate_config(source: str | os.PathLike[str]) -> Path:
     folder = Path(text).expanduser()
     if not folder.is_dir():
         raise ValueError(f"{text}: no such folder; load_model reads what save_model wrote (a bare file: load_weights)")
+    settle(folder)
     if not (folder / CONFIG_FILE).is_file():
         raise ValueError(f"{text}: no {CONFIG_FILE} in it; create the model and use load_weights(model, {text!r})")
     return folder / CONFIG_FILE
@@ -154,10 +120,7 @@ def locate_config(source: str | os.PathLike[str]) -> Path:
 
 def read_description(path: Path, *, label: str) -> dict[str, Any]:
     """The content of a config.json, checked as far as it can be without building the model."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
-        raise ValueError(f"{label}: {CONFIG_FILE} can't be read ({error})") from None
+    content = read_json(path, label=f"{label}: {CONFIG_FILE}", remedy="save the model again")
     if not isinstance(content, dict) or VERSION_KEY not in content:
         raise ValueError(f"{label}: {CONFIG_FILE} was not written by vitrail; create the model and use load_weights")
     check_description(content, label=label, file=CONFIG_FILE)

@@ -2,7 +2,6 @@
 
 import csv
 import json
-import os
 from io import StringIO
 from pathlib import Path
 
@@ -10,14 +9,15 @@ from vitrail.data.contract import Source
 from vitrail.data.doctor.check_page import render_check
 from vitrail.data.doctor.findings import Case, Findings
 from vitrail.data.quarantine import COLUMNS
+from vitrail.storage import write_text
 
 
 def write_files(findings: Findings, source: Source, *, folder: Path) -> Path:
     """Write `report.html`, `quarantine.csv` and `findings.json` into the folder; gives the path of the report."""
     report = folder / "report.html"
-    _replace(folder / "findings.json", as_json(findings))
-    _replace(folder / "quarantine.csv", _as_listing(findings))
-    _replace(report, render_check(findings, source))
+    write_text(folder / "findings.json", as_json(findings), errors="surrogateescape")
+    write_text(folder / "quarantine.csv", _as_listing(findings), errors="surrogateescape")
+    write_text(report, render_check(findings, source), errors="surrogateescape")
     return report
 
 
@@ -63,13 +63,3 @@ def _as_listing(findings: Findings) -> str:
     writer.writerow(COLUMNS)
     writer.writerows(findings.quarantined)
     return text.getvalue()
-
-
-def _replace(path: Path, text: str) -> None:
-    """Write a file in one go: whoever looks at it sees the old one or the new one, never half of it."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_text(text, encoding="utf-8", errors="surrogateescape", newline="")
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)

@@ -1,7 +1,6 @@
 """ImageNet and two other ways to evaluate on it: ImageNet-V2 (Recht et al. 2019) and ReaL (Beyer et al. 2020)."""
 
 import functools
-import json
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -13,6 +12,7 @@ import numpy as np
 from vitrail.data.contract import Dataset, Level, Note, Source
 from vitrail.data.sources.official import ReportedSource, first_line, hold_out
 from vitrail.data.stored import FileDataset, OpenedSource
+from vitrail.storage import read_json
 
 NUM_VALIDATION_IMAGES = 50_000
 _ARCHIVES = {"train": "ILSVRC2012_img_train.tar", "val": "ILSVRC2012_img_val.tar"}
@@ -231,14 +231,11 @@ def _note_missing_classes(split: str, labels: np.ndarray) -> list[Note]:
 
 def _read_real(listing: Path) -> list[list[int]]:
     """The valid labels of every image of val."""
-    try:
-        valid = json.loads(listing.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
+    if not listing.is_file():
         raise ValueError(
             f"{listing} is missing: put real.json of https://github.com/google-research/reassessed-imagenet there"
-        ) from error
-    except ValueError as error:
-        raise ValueError(f"{listing} is not JSON: get it anew") from error
+        )
+    valid = read_json(listing, remedy="get it anew")
     if not isinstance(valid, list) or len(valid) != NUM_VALIDATION_IMAGES:
         count = f"a list of {len(valid)}" if isinstance(valid, list) else "no list"
         raise ValueError(f"{listing} must be a list of {NUM_VALIDATION_IMAGES} lists of labels, and is {count}")

@@ -1,6 +1,5 @@
 """iNaturalist 2018 and 2019 with all seven levels, from species to kingdom (used in Grafit, section 4)."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ import numpy as np
 from vitrail.data.contract import Dataset, Level, Note, Source
 from vitrail.data.sources.official import hold_out
 from vitrail.data.stored import FileDataset, OpenedSource
+from vitrail.storage import read_json
 
 RANKS = ("genus", "family", "order", "class", "phylum", "kingdom")  # above the species
 _PAGE = "https://github.com/visipedia/inat_comp"
@@ -30,7 +30,7 @@ def open_inaturalist(root: Path, *, year: int, val_share: float = 0.1, seed: int
             f"{name} is not in {root}: unpack train_val{year}.tar.gz, train{year}.json.tar.gz, val{year}.json.tar.gz "
             f"and categories.json.tar.gz of {_PAGE} there"
         )
-    contents = {split: _read_json(path) for split, path in present.items()}
+    contents = {split: read_json(path, remedy="unpack it anew") for split, path in present.items()}
     categories, place = _read_categories(root, contents, present)
     tables, notes = _tabulate(categories, place)
     parts: list[Dataset] = []
@@ -48,20 +48,13 @@ def open_inaturalist(root: Path, *, year: int, val_share: float = 0.1, seed: int
     return OpenedSource(parts, notes=notes)
 
 
-def _read_json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} is not JSON: unpack it anew") from error
-
-
 def _read_categories(
     root: Path, contents: Mapping[str, Any], present: Mapping[str, Path]
 ) -> tuple[list[dict[str, Any]], Path]:
     """The categories in the order of their numbers, and the file that lists them."""
     place = root / "categories.json"
     if place.is_file():
-        content = _read_json(place)
+        content = read_json(place, remedy="unpack it anew")
         found = content.get("categories") if isinstance(content, dict) else content
     else:
         split, place = next(iter(present.items()))

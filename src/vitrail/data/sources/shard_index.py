@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 from vitrail.data.sources.folder import EXTENSIONS
 from vitrail.data.sources.shard_patterns import INDEX_SUFFIX
 from vitrail.data.sources.tar_index import Member, read_members
+from vitrail.storage import write_text
 
 _VERSION = 2
 _LABEL_KEYS = ("label", "cls", "class")  # in JSON, in order of preference
@@ -73,11 +73,9 @@ def _is_whole(index: ShardIndex) -> bool:
 
 
 def _save(index: ShardIndex, kept: Path, key: Mapping[str, int]) -> None:
-    """Keep the index. Several processes may do so at once: each writes a file of its own and renames it."""
-    own = kept.with_name(f".{kept.name}.{os.getpid()}")
+    """Keep the index, where it can be written; several processes may do so at once."""
     with contextlib.suppress(OSError):
-        own.write_text(json.dumps({**key, "index": asdict(index)}, separators=(",", ":")), encoding="utf-8")
-        own.replace(kept)
+        write_text(kept, json.dumps({**key, "index": asdict(index)}, separators=(",", ":")))
 
 
 def _read(path: Path) -> ShardIndex:

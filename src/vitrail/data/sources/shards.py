@@ -8,7 +8,6 @@ has its exact length, samples can be taken in any order, and a process opens onl
 
 import functools
 import itertools
-import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,6 +20,7 @@ from vitrail.data.sources.shard_index import LabelValue, ShardIndex, index_shard
 from vitrail.data.sources.shard_patterns import find_shards
 from vitrail.data.splits import complete
 from vitrail.data.stored import OpenedSource, PackedStrings, printable
+from vitrail.storage import read_json
 
 _MAX_OPEN_SHARDS = 128  # of one process
 _CLASS_LISTS = ("classes.txt", "classes.json")
@@ -199,19 +199,22 @@ def _class_list_in(folder: Path) -> Path | None:
 
 
 def _read_class_list(place: Path) -> tuple[str, ...]:
+    if place.suffix == ".json":
+        classes = read_json(place, remedy="write it anew as a list of class names")
+    else:
+        classes = list(filter(None, map(str.strip, _read_text(place).splitlines())))
+    if not isinstance(classes, list) or not classes or len(set(map(str, classes))) < len(classes):
+        raise ValueError(f"{place} must be a list of different class names")
+    return tuple(map(str, classes))
+
+
+def _read_text(place: Path) -> str:
     try:
-        text = place.read_text(encoding="utf-8-sig")
+        return place.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
         raise ValueError(f"{place} is not in UTF-8: save it again in that encoding") from None
     except OSError as error:
         raise ValueError(f"cannot read {place}: {error.strerror}") from None
-    try:
-        classes = json.loads(text) if place.suffix == ".json" else list(filter(None, map(str.strip, text.splitlines())))
-    except ValueError:
-        raise ValueError(f"{place} is not JSON") from None
-    if not isinstance(classes, list) or not classes or len(set(map(str, classes))) < len(classes):
-        raise ValueError(f"{place} must be a list of different class names")
-    return tuple(map(str, classes))
 
 
 def _note_left_out(shards: Sequence[Path], indexes: Sequence[ShardIndex]) -> list[Note]:

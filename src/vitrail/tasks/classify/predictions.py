@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from vitrail.data.contract import ImageBatch
-from vitrail.training.runs.checkpoint import write_whole
+from vitrail.storage import write_whole
 
 
 def answers(logits: Tensor, batch: ImageBatch) -> np.ndarray:

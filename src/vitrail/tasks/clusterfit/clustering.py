@@ -16,11 +16,12 @@ from vitrail.data.stored import Relabelled
 from vitrail.evaluation.features import Embeddings, Extraction, embed
 from vitrail.evaluation.kmeans import cluster, nearest_centroids
 from vitrail.inference.trained import load_trained
+from vitrail.storage import replacing
+from vitrail.storage.tensors import write_tensors
 from vitrail.tasks.clusterfit.settings import ClusterFitRecipe
 from vitrail.tasks.contract import Site
 from vitrail.tasks.images.image_task import count_workers
 from vitrail.tasks.images.labelled_data import LabelledData
-from vitrail.weights.save import replacing, write_tensors
 
 _LOGGER = logging.getLogger(__name__)
 _POLL_SECONDS = 1.0

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from vitrail.data.checks import as_pair
 from vitrail.models.contract import IMAGENET_MEAN, IMAGENET_STD
-from vitrail.tasks.distill.teacher_sources import ImageSize, TeacherSource, hash_file, hash_parts
+from vitrail.storage import hash_file
+from vitrail.tasks.distill.teacher_sources import ImageSize, TeacherSource, hash_parts
 
 _TYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
 

@@ -4,9 +4,7 @@ import hashlib
 import json
 import os
 import shutil
-import uuid
 from collections.abc import Callable
-from dataclasses import fields, is_dataclass
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,8 @@ from torch import Tensor
 
 from vitrail.data.augment import Augmentation
 from vitrail.data.contract import Dataset
-from vitrail.data.policies import make_policy
+from vitrail.storage import describe_settings, hash_text, read_json, write_json
+from vitrail.storage.whole import draft_beside
 
 PARTS_FILE, KNOWN_FILE, ANSWERS_FILE = "cache.json", "known.bin", "answers.bin"
 _FORMAT = 1  # of the files; part of the key
@@ -69,7 +68,7 @@ class TeacherCache:
         top = min(top, num_classes)
         parts: dict[str, Any] = {"format": _FORMAT, "teacher": teacher, "data": data, "augmentation": augmentation}
         parts |= counts | {"top": top}
-        key = hashlib.blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=12).hexdigest()
+        key = hash_text(json.dumps(parts, sort_keys=True), size=12)
         place, shape = folder.expanduser() / key, (num_samples, num_views)
         if not place.is_dir():
             _create(place, parts, num_answers=num_samples * num_views, size=_record_of(num_classes, top).itemsize)
@@ -193,14 +192,8 @@ def fingerprint_data(dataset: Dataset) -> str:
 def fingerprint_augmentation(augmentation: Augmentation, *, seed: int = 0) -> str:
     """A fingerprint of all settings of the views, and of the seed they are drawn with."""
     settings = augmentation.settings
-    parts = settings.model_dump(exclude={"repeats", "views", "magnitude", "magnitude_noise"})
-    if settings.policy == "rand":
-        parts["policy"] = make_policy(settings)
-    if augmentation.own_steps is not None:
-        parts["steps"] = augmentation.own_steps
-    plain = {name: _plain(value) for name, value in {**parts, "image_size": augmentation.image_size}.items()}
-    text = json.dumps([["Augmentation", plain], seed], sort_keys=True)
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+    parts = settings.model_dump(exclude={"repeats", *settings.unused()}, exclude_defaults=True)
+    return hash_text(describe_settings([augmentation.image_size, parts, augmentation.own_steps, seed]))
 
 
 def _record_of(num_classes: int, top: int) -> np.dtype:
@@ -211,13 +204,13 @@ def _record_of(num_classes: int, top: int) -> np.dtype:
 
 def _create(place: Path, parts: dict[str, Any], *, num_answers: int, size: int) -> None:
     """Make an empty cache, whole or not at all; another process may do the same at the same time."""
-    draft = place.with_name(f".{place.name}-{uuid.uuid4().hex}")
+    draft = draft_beside(place)
     try:
         draft.mkdir(parents=True)
         for name, length in ((KNOWN_FILE, num_answers), (ANSWERS_FILE, num_answers * size)):
             with (draft / name).open("wb") as file:
                 file.truncate(length)  # takes room on the disk only where answers are written
-        (draft / PARTS_FILE).write_text(json.dumps(parts, indent=1), encoding="utf-8")
+        write_json(draft / PARTS_FILE, parts)
         draft.rename(place)
     except OSError as error:
         shutil.rmtree(draft, ignore_errors=True)
@@ -229,10 +222,7 @@ def _create(place: Path, parts: dict[str, Any], *, num_answers: int, size: int) 
 
 
 def _check_parts(place: Path, parts: dict[str, Any]) -> None:
-    try:
-        found = json.loads((place / PARTS_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        raise _broken(place, f"{PARTS_FILE} can't be read") from None
+    found = read_json(place / PARTS_FILE, remedy=f"for new answers of the teacher delete the folder {place}")
     if found != parts:
         other = [name for name in parts if not isinstance(found, dict) or found.get(name) != parts[name]]
         raise _broken(place, f"it was made for another {', '.join(other) or 'purpose'}")
@@ -277,12 +267,3 @@ def _content_of(dataset: Dataset, index: int) -> bytes:
     except OSError:
         return b"unreadable"
     return content if isinstance(content, bytes) else f"{content.shape}".encode() + content.tobytes()
-
-
-def _plain(value: Any) -> Any:
-    """Settings as JSON has them, with the names of their classes."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return [type(value).__name__, {field.name: _plain(getattr(value, field.name)) for field in fields(value)}]
-    if isinstance(value, (list, tuple)):
-        return [_plain(part) for part in value]
-    return value

@@ -1,12 +1,13 @@
 """Which of a teacher's classes stand for those of its student: by name, by number, or as a file says."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from vitrail.storage import read_json_object
 
 # For each class of the student the teacher's classes that stand for it; None: the same ones in the same order.
 Groups = tuple[tuple[int, ...], ...] | None
@@ -61,15 +62,8 @@ def select(logits: Tensor, groups: Groups) -> Tensor:
 
 def read_mapping(file: str, classes: Sequence[str]) -> Mapping:
     """The content of a JSON file {class of the student: name or index of the teacher's, or a list of them}."""
-    path = Path(file).expanduser()
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ValueError(f"the classes of the teacher, {file}, can't be read ({error.strerror})") from None
-    except ValueError as error:
-        raise ValueError(f"the classes of the teacher, {file}, are no JSON ({error})") from None
-    if not isinstance(content, dict):
-        raise ValueError(f"{file} must hold an object {{class of the student: name or index of the teacher's}}")
+    remedy = "teacher.classes names a file {class of the student: name or index of the teacher's}"
+    content = read_json_object(Path(file).expanduser(), remedy=remedy)
     missing = [name for name in classes if name not in content]
     if missing:
         raise ValueError(f"{file} does not say which class of the teacher stands for {_some(missing)}")

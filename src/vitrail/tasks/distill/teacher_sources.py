@@ -1,6 +1,5 @@
 """Classifiers that may teach: models of vitrail, timm's with their weights, and functions of the user's own."""
 
-import hashlib
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,6 +13,8 @@ from vitrail.models.build import build_timm_model
 from vitrail.models.contract import Model
 from vitrail.models.timm_backbone import TimmBackbone, TimmConfig, make_backbone
 from vitrail.settings.own import load_own, working_directory_on_path
+from vitrail.storage import describe_settings, hash_file, hash_text
+from vitrail.storage.tensors import hash_tensors
 from vitrail.weights import load_weights
 from vitrail.weights.files import read_weights
 
@@ -88,7 +89,7 @@ def open_function(spec: str, *, image_size: ImageSize | None, device: torch.devi
         classes = tuple(classes)
     fingerprint = getattr(ask, "fingerprint", None) or _source_code(make)
     if isinstance(ask, nn.Module):
-        fingerprint = hash_parts(fingerprint, hash_weights(ask))
+        fingerprint = hash_parts(fingerprint, hash_tensors(ask.state_dict()))
         ask.requires_grad_(False).eval().to(device)
     return TeacherSource(
         name=spec,
@@ -102,25 +103,7 @@ def open_function(spec: str, *, image_size: ImageSize | None, device: torch.devi
 
 def hash_parts(*parts: object) -> str:
     """One fingerprint of several things that are written out in full by repr."""
-    return hashlib.blake2b("\n".join(map(repr, parts)).encode(), digest_size=16).hexdigest()
-
-
-def hash_file(path: Path) -> str:
-    """A fingerprint of a file's content."""
-    with path.open("rb") as file:
-        digest = hashlib.blake2b(digest_size=16)
-        while block := file.read(2**20):
-            digest.update(block)
-    return digest.hexdigest()
-
-
-def hash_weights(module: nn.Module) -> str:
-    """A fingerprint of all parameters and buffers: names, types, shapes and every byte."""
-    digest = hashlib.blake2b(digest_size=16)
-    for name, value in sorted(module.state_dict().items()):
-        digest.update(f"{name} {value.dtype} {list(value.shape)}\n".encode())
-        digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
+    return hash_text("\n".join(map(repr, parts)))
 
 
 def _source_of(
@@ -131,7 +114,7 @@ def _source_of(
         raise ValueError(f"{spec} has no classifier: it can't be a teacher")
     if config.in_channels != 3:
         raise ValueError(f"{spec} takes images of {config.in_channels} channels: a teacher must take 3")
-    fingerprint = hash_parts(model.family, config, hash_weights(model))
+    fingerprint = hash_parts(model.family, describe_settings(config), hash_tensors(model.state_dict()))
     model.requires_grad_(False).eval().to(device)
     return TeacherSource(
         name=spec,

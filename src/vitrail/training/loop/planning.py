@@ -1,7 +1,6 @@
 """What a recipe will take on this machine, from a few seconds of real steps and real loading."""
 
 import math
-import resource
 import sys
 import time
 from collections.abc import Callable
@@ -233,7 +232,7 @@ class _Memory:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self._before = _largest_size() if device.type == "cpu" else 0
+        self._before = _largest_size() if device.type == "cpu" else None
 
     def reset(self) -> None:
         """Forget earlier stages, where that can be done."""
@@ -244,11 +243,16 @@ class _Memory:
         """In bytes."""
         if self.device.type == "cuda":
             return torch.cuda.max_memory_allocated(self.device)
-        return _largest_size() - self._before if self.device.type == "cpu" else None
+        largest = _largest_size() if self.device.type == "cpu" else None
+        return None if largest is None or self._before is None else largest - self._before
 
 
-def _largest_size() -> int:
-    """Of this process in its life so far, in bytes."""
+def _largest_size() -> int | None:
+    """Of this process in its life so far, in bytes; None on Windows, which does not tell."""
+    try:
+        import resource
+    except ImportError:
+        return None
     size = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return size if sys.platform == "darwin" else 1024 * size  # macOS counts bytes, others kilobytes
 

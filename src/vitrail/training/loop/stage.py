@@ -137,8 +137,7 @@ class Stage:
             micro_batch=self.micro_batch,
             keeps_pairs=self.task.keeps_pairs,
         )
-        listing = self.folder.quarantine_file if self.world.is_main else None
-        self.loaders = self.task.make_loaders(num_parts=self.num_parts, listing=listing)
+        self.loaders = self.task.make_loaders(num_parts=self.num_parts, listing=self.folder.quarantine_file)
         self.sampler = self.loaders.train.sampler
         self.total_steps = recipe.steps or math.ceil(recipe.epochs * self.sampler.num_steps)
         self.schedules = recipe.schedule.build(

@@ -1,23 +1,22 @@
 """Checkpoints of a run: written whole or not at all, checked before they are read, and free of code."""
 
-import contextlib
 import errno
 import logging
 import os
 import re
-import shutil
 import zipfile
 import zlib
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from vitrail.training.runs import divided_checkpoint as parts
+from vitrail.storage import install_folder, is_partial, link_whole, remove, settle, write_whole
 from vitrail.training.parallel.distributed import World
+from vitrail.training.runs import divided_checkpoint as parts
 from vitrail.weights.files import read_pickle
 
 BEST_FILE = "best.pt"
@@ -55,11 +54,11 @@ class Checkpoints:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._remove_partial()
             write_whole(path, lambda file: torch.save(state, file))
-            parts.remove(path.with_suffix(parts.SUFFIX))
+            remove(path.with_suffix(parts.SUFFIX))
             if is_best:
                 target = self.folder / BEST_FILE
                 link_whole(path, target)
-                parts.remove(target.with_suffix(parts.SUFFIX))
+                remove(target.with_suffix(parts.SUFFIX))
         except OSError as error:
             raise CheckpointError(self._describe(error, target)) from error
         self._prune(step)
@@ -71,43 +70,43 @@ class Checkpoints:
         draft = path.with_name(f".{path.name}.partial")
         own: dict[str, Tensor] = {}
         common = parts.take_apart(dict(state), own)
-        failure: OSError | None = None
-        try:
-            if world.is_main:
-                self.folder.mkdir(parents=True, exist_ok=True)
-                self._remove_partial()
-                draft.mkdir()
-            world.share(None)  # the others wait for the folder
-            write_whole(draft / parts.part_file(world.rank), lambda file: torch.save(own, file))
-        except OSError as error:
-            failure = error
-        [has_failed] = world.any(failure is not None)
-        if world.is_main and not has_failed:
-            try:
-                self._finish_divided(common, draft, path, is_best=is_best)
-            except OSError as error:
-                failure, has_failed = error, True
-        [has_failed] = world.any(has_failed)
-        if has_failed:
-            reason = failure or OSError(errno.EIO, "another process could not write its part")
-            raise CheckpointError(self._describe(reason, path)) from failure
+        check_plain(common)
+        self._all_do(world, path, lambda: self._begin_divided(draft), is_mains=True)
+        part = draft / parts.part_file(world.rank)
+        self._all_do(world, path, lambda: write_whole(part, lambda file: torch.save(own, file)))
+        self._all_do(world, path, lambda: self._finish_divided(common, draft, path, is_best=is_best), is_mains=True)
         if world.is_main:
             self._prune(step)
         return path
 
+    def _all_do(self, world: World, path: Path, work: Callable[[], object], *, is_mains: bool = False) -> None:
+        """Have every process (the main one alone, if it is the main one's) do its work, and all know if one failed."""
+        failure: OSError | None = None
+        if world.is_main or not is_mains:
+            try:
+                work()
+            except OSError as error:
+                failure = error
+        [has_failed] = world.any(failure is not None)
+        if has_failed:
+            reason = failure or OSError(errno.EIO, "another process could not write its part")
+            raise CheckpointError(self._describe(reason, path)) from failure
+
+    def _begin_divided(self, draft: Path) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._remove_partial()
+        draft.mkdir()
+
     def _finish_divided(self, common: dict[str, Any], draft: Path, path: Path, *, is_best: bool) -> None:
         """What all parts have in common, then the name."""
-        check_plain(common)
         whole = {"state": common, "parts": parts.sizes_of(draft)}
         write_whole(draft / parts.COMMON_FILE, lambda file: torch.save(whole, file))
-        parts.remove(path)
-        draft.rename(path)
-        parts.remove(path.with_suffix(".pt"))
-        _sync_folder(self.folder)
+        install_folder(draft, path, keeps_others=False)
+        remove(path.with_suffix(".pt"))
         if is_best:
             target = (self.folder / BEST_FILE).with_suffix(parts.SUFFIX)
             parts.link_folder(path, target)
-            parts.remove(target.with_suffix(".pt"))
+            remove(target.with_suffix(".pt"))
 
     def steps(self) -> list[int]:
         """The steps of which there is a checkpoint, in order."""
@@ -135,10 +134,6 @@ class Checkpoints:
             )
         return None
 
-    def best(self) -> Path | None:
-        """The checkpoint that was saved as the best, if there is one."""
-        return self._either(self.folder / BEST_FILE)
-
     def _either(self, path: Path) -> Path | None:
         """The file, or the folder of parts in its place."""
         folder = path.with_suffix(parts.SUFFIX)
@@ -155,14 +150,14 @@ class Checkpoints:
             if step not in earlier[-self.keep_last :]:
                 for path in (self._path(step), self._path(step).with_suffix(parts.SUFFIX)):
                     try:
-                        parts.remove(path)
+                        remove(path)
                     except OSError as error:  # no reason to end a run whose state is safe
                         _log.warning("%s is no longer needed but can't be removed (%s)", path, error.strerror)
 
     def _remove_partial(self) -> None:
         """What a killed process left half-written; it may be what fills the disk."""
-        for path in self.folder.glob(".*.partial"):
-            parts.remove(path)
+        for path in filter(is_partial, list(self.folder.iterdir())):
+            remove(path)
 
     def _describe(self, error: OSError, path: Path) -> str:
         steps = self.steps()
@@ -192,6 +187,7 @@ def load_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
 def is_whole(path: Path) -> bool:
     """Whether every byte of a file of torch.save is as it was written, by the sums in its archive; or of a folder."""
     if path.is_dir():
+        settle(path)
         common = path / parts.COMMON_FILE
         if not is_whole(common):
             return False
@@ -220,74 +216,3 @@ def check_plain(state: object, place: str = "state") -> None:
         raise ValueError(
             f"{place} is a {type(state).__name__}: a checkpoint holds tensors, numbers, strings, dicts and lists"
         )
-
-
-def write_whole(path: Path, write: Callable[[Any], object]) -> None:
-    """Let `write` fill a binary file that takes the name `path` only when all of it is on the disk."""
-    with _taking_place_of(path) as temporary, temporary.open("wb") as file:
-        watched = _Watched(file)
-        try:
-            write(watched)
-        except RuntimeError as error:
-            # torch.save closes its archive after a failed write and raises about that instead
-            raise watched.error or error from None
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def link_whole(source: Path, path: Path) -> None:
-    """Give a file a second name in place of what had it; a copy where the file system has no links."""
-    with _taking_place_of(path) as temporary:
-        try:
-            os.link(source, temporary)
-        except OSError:
-            with source.open("rb") as original, temporary.open("wb") as copy:
-                shutil.copyfileobj(original, copy, 1 << 20)
-                copy.flush()
-                os.fsync(copy.fileno())
-
-
-@contextlib.contextmanager
-def _taking_place_of(path: Path) -> Iterator[Path]:
-    """A temporary name beside `path`, which gets that name when the block ends well and is removed when not."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        yield temporary
-        temporary.replace(path)
-        _sync_folder(path.parent)
-    except OSError as error:
-        if error.errno is not None and (error.filename is None or Path(error.filename) == temporary):
-            error.filename = str(path)  # what a person knows it by
-        raise
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Put the names in a folder on the disk, where the system can."""
-    if not hasattr(os, "O_DIRECTORY"):
-        return
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-class _Watched:
-    """A file that remembers the error of a write."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self.file = file
-        self.error: OSError | None = None
-
-    def write(self, data: Any) -> int:
-        try:
-            return self.file.write(data)
-        except OSError as error:
-            self.error = error
-            raise
-
-    def flush(self) -> None:
-        self.file.flush()

@@ -5,8 +5,6 @@ parts in the order of ranks, put together, are the whole tensors: any number of 
 of files of torch.save, which are read without running code.
 """
 
-import os
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Shard
+
+from vitrail.storage import replacing_files
+from vitrail.storage.whole import link_or_copy
 
 SUFFIX = ".parts"
 COMMON_FILE = "common.pt"
@@ -54,21 +55,6 @@ def sizes_of(folder: Path) -> dict[str, int]:
 
 def link_folder(source: Path, target: Path) -> None:
     """A second folder of the same files, in place of what was there; copies where the file system has no links."""
-    draft = target.with_name(f".{target.name}.{os.getpid()}.partial")
-    shutil.rmtree(draft, ignore_errors=True)
-    draft.mkdir()
-    for path in source.iterdir():
-        try:
-            os.link(path, draft / path.name)
-        except OSError:
-            shutil.copy2(path, draft / path.name)
-    shutil.rmtree(target, ignore_errors=True)
-    draft.rename(target)
-
-
-def remove(path: Path) -> None:
-    """A checkpoint of either kind."""
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
+    with replacing_files(target, keeps_others=False) as draft:
+        for path in source.iterdir():
+            link_or_copy(path, draft / path.name)

@@ -84,20 +84,16 @@ def compare(curve: Curve, epoch: float, top1: float, *, epochs: float | None = N
 
 def load_curve(name: str) -> Curve:
     """The published curve of that name; an unknown one is an error that offers the nearest."""
-    curves = _read_curves()
+    curves = load_curves()
     if name in curves:
         return curves[name]
     near: Sequence[str] = difflib.get_close_matches(name, curves, n=3, cutoff=0.4) or list(curves)[:3]
     raise ValueError(f"no published curve is called {name!r}: against may be one of {', '.join(near)} ...")
 
 
-def list_curves() -> list[str]:
-    """The names that `load_curve` knows."""
-    return list(_read_curves())
-
-
 @cache
-def _read_curves() -> dict[str, Curve]:
+def load_curves() -> dict[str, Curve]:
+    """All published curves by their names."""
     text = resources.files("vitrail.training").joinpath("curves/deit3.json").read_text(encoding="utf-8")
     return {
         name: Curve(

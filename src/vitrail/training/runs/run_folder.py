@@ -1,7 +1,6 @@
 """The folder of a run: what it is, what it has said and measured, and that only one process writes to it."""
 
 import contextlib
-import fcntl
 import json
 import logging
 import os
@@ -10,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from vitrail.training.runs.checkpoint import write_whole
 from vitrail.settings.recipe import Recipe
 from vitrail.settings.text import read_recipe, write_yaml
+from vitrail.storage import is_partial, locked, read_json_object, write_json, write_text
 
 # Settings that may change when a run goes on: they decide how it is computed, not what.
 _CHANGEABLE = ("data.workers", "data.spec", "data.val", "data.max_broken", "evaluation.batch_size", "name")
@@ -79,32 +78,28 @@ class RunFolder:
     def locked(self) -> Iterator[None]:
         """The folder for this process alone, made if need be; the lock goes with the process, however it ends."""
         self.make()
-        with (self.path / _LOCK_FILE).open("a") as file:
+        with contextlib.ExitStack() as stack:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
+                stack.enter_context(locked(self.path / _LOCK_FILE, waits=False))
+            except BlockingIOError:
                 raise ValueError(f"{self.path} is in use by another process: a run of it is going on") from None
+            except OSError as error:
+                raise ValueError(f"{self.path} can't be locked for this process alone ({error.strerror})") from None
             yield
 
     def write_text(self, path: Path, text: str) -> None:
         """Write a small file whole."""
-        write_whole(path, lambda file: file.write(text.encode()))
+        write_text(path, text)
 
     def write_json(self, path: Path, content: Mapping[str, Any]) -> None:
         """Write a small file whole."""
-        self.write_text(path, json.dumps(content, indent=2) + "\n")
+        write_json(path, content)
 
     def read_json(self, path: Path) -> dict[str, Any]:
         """What a small file holds; nothing if it is not there."""
         if not path.is_file():
             return {}
-        try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise ValueError(f"{path} is damaged ({error}): restore it, or delete it to have it made anew") from None
-        if not isinstance(content, dict):
-            raise ValueError(f"{path} is damaged (no keys and values): restore it, or delete it to have it made anew")
-        return content
+        return read_json_object(path, remedy="restore it, or delete it to have it made anew")
 
     def append_metrics(self, record: Mapping[str, Any]) -> None:
         """One line, which a kill leaves whole or not at all but for the last."""
@@ -181,7 +176,7 @@ def _is_changeable(key: str) -> bool:
 
 def _is_passing(path: Path) -> bool:
     """Whether a file may be there before there is a run: the lock, or what a killed process left half-written."""
-    return path.name == _LOCK_FILE or (path.name.startswith(".") and path.name.endswith(".partial"))
+    return path.name == _LOCK_FILE or is_partial(path)
 
 
 def _has_place(record: object) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 from vitrail.pages.frame import Page, PageSection, Verdict, render_page
 from vitrail.pages.tables import render_more, render_table
 from vitrail.pages.words import Html, count, text
-from vitrail.training.runs.checkpoint import write_whole
+from vitrail.storage import write_text
 from vitrail.training.runs.report.curves import course_section
 from vitrail.training.runs.report.outcome import Outcome, describe_epochs, describe_seconds, measure_outcome
 from vitrail.training.runs.report.record import RunRecord, number, read_run
@@ -21,7 +21,7 @@ def write_report(folder: Path) -> Path:
     """Write `report.html` into a run folder, of whatever is in it, and give its path."""
     page = render_page(_make_page(read_run(folder)))
     path = folder / "report.html"
-    write_whole(path, lambda file: file.write(page.encode("utf-8", "backslashreplace")))
+    write_text(path, page, errors="backslashreplace")
     return path
 
 
