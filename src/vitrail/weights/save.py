@@ -1,7 +1,6 @@
 """save_model and load_model: a folder with model.safetensors and a config.json that says what to build."""
 
 import contextlib
-import dataclasses
 import json
 import os
 import re
@@ -17,16 +16,16 @@ from torch import Tensor
 from vitrail import __version__
 from vitrail.heads.embed import EmbeddingModel, EmbeddingSettings
 from vitrail.models.build import FAMILIES, build_model, build_timm_model
-from vitrail.models.contract import Model, Preprocessing, config_from_settings
+from vitrail.models.config import config_from_settings
+from vitrail.models.contract import Model, Preprocessing
+from vitrail.models.timm_backbone import TimmBackbone
 from vitrail.weights.files import GRID_KEY, format_grid, locate, read_file
 from vitrail.weights.hub import HUB_PREFIX, HubAddress, fetch
 from vitrail.weights.load import fit_weights, install
-from vitrail.weights.resize import grid_of
-from vitrail.weights.translate import family_of
 
 WEIGHTS_FILE, CONFIG_FILE = "model.safetensors", "config.json"
 VERSION_KEY = "vitrail"
-EMBEDDING = "embedding"  # the family of a trunk with a projector on it
+KNOWN_FAMILIES = (*FAMILIES, TimmBackbone.family, EmbeddingModel.family)
 CONFIG_KEYS = (VERSION_KEY, "family", "name", "settings", "preprocessing")
 
 
@@ -40,7 +39,7 @@ def save_model(model: Model, folder: str | os.PathLike[str]) -> None:
     if path.exists() and not path.is_dir():
         raise ValueError(f"{path}: is a file; save_model writes a folder")
     path.mkdir(parents=True, exist_ok=True)
-    grid = grid_of(model)
+    grid = model.grid
     metadata = {"format": "pt", VERSION_KEY: __version__, **({GRID_KEY: format_grid(grid)} if grid else {})}
     with replacing(path / WEIGHTS_FILE) as weights_file, replacing(path / CONFIG_FILE) as config_file:
         write_tensors(separate_tensors(model), weights_file, metadata=metadata)
@@ -55,7 +54,7 @@ def load_model(source: str | os.PathLike[str]) -> Model:
     config_file = locate_config(source)
     description = read_description(config_file, label=f"{source}")
     trunk = description["settings"].get("trunk_family", description["family"])
-    is_timm = trunk == "timm"
+    is_timm = trunk == TimmBackbone.family
     # A timm model keeps buffers that its weights do not hold, so it is built in full; ours takes its memory once.
     with contextlib.nullcontext() if is_timm else torch.device("meta"):
         model = build(description, label=f"{source}")
@@ -66,30 +65,24 @@ def load_model(source: str | os.PathLike[str]) -> Model:
 
 def describe(model: Model) -> dict[str, Any]:
     """The content of config.json."""
-    settings = dataclasses.asdict(model.config)
-    if isinstance(model, EmbeddingModel):
-        settings["trunk_family"] = family_of(model.trunk)  # which a trunk that was built without the catalogue lacks
-    return {
-        VERSION_KEY: __version__,
-        "family": EMBEDDING if isinstance(model, EmbeddingModel) else family_of(model),
-        "name": model.name,
-        "settings": settings,
-        "preprocessing": dataclasses.asdict(model.preprocessing),
-    }
+    return {VERSION_KEY: __version__, **model.describe()}
 
 
 def check_saveable(model: Model) -> None:
     """A model of ours must still have the parameters that its config asks for."""
-    if isinstance(model, EmbeddingModel):
+    if model.trunk is not model:
         check_saveable(model.trunk)
         return
-    family, state = family_of(model), model.state_dict()
+    _, kind = FAMILIES.get(model.family, (None, None))
+    if model.foreign is None and (kind is None or not isinstance(model, kind)):
+        raise ValueError(f"{type(model).__name__} is not a model of vitrail: build it with vitrail.create_model")
+    state = model.state_dict()
     if any(value.is_meta for value in state.values()):
         raise ValueError("the model is on the meta device and has no weights to save")
-    if family == "timm":
+    if kind is None:
         return
     with torch.device("meta"):
-        built = FAMILIES[family][1](model.config).state_dict()
+        built = kind(model.config).state_dict()
     if {name: value.shape for name, value in state.items()} != {name: value.shape for name, value in built.items()}:
         raise ValueError("the model's parameters are no longer those of its config: save it before it is folded or cut")
 
@@ -170,8 +163,8 @@ def check_description(content: dict[str, Any], *, label: str, file: str) -> None
     missing = [key for key in CONFIG_KEYS if key not in content]
     if missing or not all(isinstance(content[key], dict) for key in ("settings", "preprocessing")):
         raise ValueError(f"{label}: {file} is incomplete ({', '.join(missing) or 'settings, preprocessing'})")
-    if content["family"] not in (*FAMILIES, "timm", EMBEDDING):
-        known = ", ".join((*FAMILIES, "timm", EMBEDDING))
+    if content["family"] not in KNOWN_FAMILIES:
+        known = ", ".join(KNOWN_FAMILIES)
         raise ValueError(f"{label}: unknown family {content['family']!r}; this vitrail {__version__} knows {known}")
 
 
@@ -182,7 +175,7 @@ def build(description: dict[str, Any], *, label: str, file: str = CONFIG_FILE) -
     try:
         preprocessing = config_from_settings(Preprocessing, "preprocessing", prepared)
         model: Model
-        if family == EMBEDDING:
+        if family == EmbeddingModel.family:
             model = build_embedding(name, settings)
         else:
             model = build_family(family, name=name, settings=settings)
@@ -196,7 +189,7 @@ def build(description: dict[str, Any], *, label: str, file: str = CONFIG_FILE) -
 
 def build_family(family: str, *, name: str, settings: dict[str, Any]) -> Model:
     """A classifier, or the trunk of an embedding."""
-    if family == "timm":
+    if family == TimmBackbone.family:
         return build_timm_model(str(settings.pop("timm_name", "")), **settings)
     if family not in FAMILIES:
         raise ValueError(f"there is no family {family!r}")

@@ -10,18 +10,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
+from torch import Tensor
 
 from vitrail.data.augment import Augmentation, EvaluationView
 from vitrail.data.blend import Blend, Normalize
 from vitrail.data.contract import Dataset, Level
 from vitrail.data.datasets import open_dataset
 from vitrail.data.policies import RandAugment
-from vitrail.heads.embed import EmbeddingModel, trunk_of
+from vitrail.heads.embed import EmbeddingModel
 from vitrail.models.catalog import create_model
 from vitrail.models.contract import Model
-from vitrail.models.timm_backbone import TimmBackbone
 from vitrail.settings.recipe import Recipe
 from vitrail.tasks.classify.supervised import Supervised, balance_weights
 from vitrail.tasks.contract import Objective
@@ -165,7 +163,7 @@ def load_initial(
             raise error from None
         is_other = True
     kept = "; its classifier is for other classes, so it starts anew" if is_other else ", with their classifier"
-    if isinstance(model, EmbeddingModel):
+    if model.trunk is not model:
         kept = ""
     _LOGGER.info("weights from %s%s", label, kept)
 
@@ -333,20 +331,3 @@ def count_workers(recipe: Recipe, device: torch.device) -> int:
 def default_workers(device: torch.device) -> int:
     """On a CPU none: its cores are busy with the model. Else one a core, up to eight."""
     return 0 if device.type == "cpu" else min(8, os.cpu_count() or 1)
-
-
-def enable_checkpointing(model: Model) -> None:
-    """Recompute each block in the backward pass instead of keeping what is inside it."""
-    trunk = trunk_of(model)
-    if isinstance(trunk, TimmBackbone):
-        if not hasattr(trunk.backbone, "set_grad_checkpointing"):
-            raise ValueError(f"{model.name} can't recompute its blocks: leave run.checkpointing out")
-        trunk.backbone.set_grad_checkpointing()
-        return
-    for block in trunk.blocks:
-        block.forward = _recomputed.__get__(block)  # bound, so that a copy of the model has its own
-
-
-def _recomputed(block: nn.Module, *inputs: Tensor) -> Any:
-    """The forward pass of a block that keeps its inputs only."""
-    return checkpoint(type(block).forward, block, *inputs, use_reentrant=False)

@@ -188,7 +188,7 @@ class _Trial:
         untrained = recipe.model_copy(update={"model": recipe.model.model_copy(update={"init": None})})
         self.model = build.make_model(untrained, num_classes=self.num_classes).to(device).train()
         if recipe.run.checkpointing:
-            build.enable_checkpointing(self.model)
+            self.model.recompute_blocks()
         self.normalize = Normalize(mean=self.model.preprocessing.mean, std=self.model.preprocessing.std)
         self.blend = build.make_blend(recipe, num_classes=self.num_classes)
         self.is_cached = recipe.teacher.model is not None and recipe.teacher.cache is not None

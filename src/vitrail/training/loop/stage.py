@@ -14,7 +14,6 @@ from vitrail.data.checks import as_pair
 from vitrail.data.contract import Batch
 from vitrail.data.draws import Draws
 from vitrail.evaluation.predict import autocast, choose_precision
-from vitrail.heads.embed import EmbeddingModel
 from vitrail.settings.recipe import Recipe
 from vitrail.tasks.contract import Objective, Stateful
 from vitrail.tasks.distill.distill import Distill
@@ -93,7 +92,7 @@ class Stage:
             self.model.load_state_dict(state["model"])
         self.model.to(self.device).train()
         if recipe.run.checkpointing:
-            build.enable_checkpointing(self.model)
+            self.model.recompute_blocks()
         preprocessing = self.model.preprocessing
         self.normalize = Normalize(mean=preprocessing.mean, std=preprocessing.std)
         self.blend = build.make_blend(recipe, num_classes=self.num_classes)
@@ -394,5 +393,5 @@ class Stage:
             recipe = self.recipe.model_copy(update={"model": settings})
             model = build.make_model(recipe, num_classes=self.num_classes)
             model.load_state_dict(weights)
-        save_model(model.trimmed() if isinstance(model, EmbeddingModel) else model, self.folder.model)
+        save_model(model.for_inference(), self.folder.model)
         self.folder.write_json(self.folder.model / "classes.json", self.data.describe())

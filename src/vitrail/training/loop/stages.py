@@ -17,7 +17,6 @@ from vitrail.training.runs.checkpoint import Checkpoints, load_checkpoint
 from vitrail.training.runs.progress import Progress
 from vitrail.training.runs.run_folder import RunFolder
 from vitrail.training.runs.trackers import Trackers, open_trackers
-from vitrail.weights.resize import grid_of
 
 
 def train(recipe: Recipe, folder: RunFolder, *, world: World, device: torch.device, progress: Progress) -> None:
@@ -62,7 +61,7 @@ def train(recipe: Recipe, folder: RunFolder, *, world: World, device: torch.devi
             stage.prepare(state, initial=initial)
             stage.run()
             weights, state = stage.final_weights(), None
-            initial = build.Initial(weights, grid_of(stage.model), data.labels.classes)
+            initial = build.Initial(weights, stage.model.grid, data.labels.classes)
             if world.is_main and number == recipe.num_stages - 1:
                 stage.write_model(weights)
 
