@@ -12,7 +12,7 @@ from tiny_runs import run_in, tiny_recipe
 import vitrail
 from vitrail.inference.trained import load_trained
 from vitrail.tasks.classify.supervised import Supervised
-from vitrail.training.loop.build import make_model
+from vitrail.training.loop.build import make_augmentation, make_model
 from vitrail.training.loop.micro_batch import choose_micro_batch
 from vitrail.training.runs.checkpoint import Checkpoints, load_checkpoint
 from vitrail.training.runs.report import summarize
@@ -275,3 +275,9 @@ def test_what_the_branches_add_is_written_down_at_each_evaluation_and_drawn(tmp_
     page = found.write(tmp_path / "inside").read_text(encoding="utf-8")
     assert "ratios_by_epoch.csv" in {path.name for path in (tmp_path / "inside").iterdir()}
     assert "ratios_by_epoch" in page
+
+
+def test_images_may_be_turned_upside_down() -> None:
+    recipe = tiny_recipe("augmentation.vertical_flip=0.25")
+    assert make_augmentation(recipe).vertical_flip == 0.25
+    assert make_augmentation(tiny_recipe()).vertical_flip == 0.0

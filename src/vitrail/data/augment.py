@@ -48,7 +48,7 @@ class Augmentation:
     crop_ratio: float = 0.875  # of "evaluation"
     interpolation: str = "bicubic"  # "bilinear", or "random": one of both
     flip: float = 0.5  # probability of mirroring left to right
-    vertical_flip: float = 0.0  # and upside down
+    vertical_flip: float = 0.0  # probability of turning upside down
     policy: str | Policy | None = None  # "three", "rand", "auto", "trivial", or one of them with its own settings
     colour_jitter: float | Sequence[float] = 0.0  # strength, or those of brightness, contrast, saturation[, hue]
     erasing: float | RandomErasing = 0.0  # probability, or more settings

@@ -19,7 +19,9 @@ class AugmentationSettings(Section):
     interpolation: Literal["bicubic", "bilinear", "random"] = "bicubic"
     """filter of the resizing"""
     flip: float = Field(default=0.5, ge=0.0, le=1.0)
-    """probability of mirroring"""
+    """probability of mirroring left to right"""
+    vertical_flip: float = Field(default=0.0, ge=0.0, le=1.0)
+    """probability of turning upside down, for images without an up: from above, or through a microscope"""
     policy: Literal["three", "rand", "auto", "trivial"] | None = None
     """three: 3-Augment; rand: RandAugment; auto: AutoAugment; trivial: TrivialAugment"""
     magnitude: NonNegativeFloat = 9.0

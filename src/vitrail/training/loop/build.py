@@ -189,6 +189,7 @@ def make_augmentation(recipe: Recipe) -> Augmentation:
         ratio=settings.ratio,
         interpolation=settings.interpolation,
         flip=settings.flip,
+        vertical_flip=settings.vertical_flip,
         policy=policy,
         colour_jitter=settings.colour_jitter,
         erasing=settings.erasing,
