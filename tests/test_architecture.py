@@ -102,6 +102,26 @@ def test_these_rooms_know_no_task_by_name(room: str) -> None:
                 assert is_shared, f"{path.relative_to(PACKAGE)} imports {name}"
 
 
+def named(path: Path) -> set[str]:
+    """Every name that a file reads, but those in texts."""
+    nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    return {node.id for node in nodes if isinstance(node, ast.Name)} | {
+        node.attr for node in nodes if isinstance(node, ast.Attribute)
+    }
+
+
+# Kinds of models that others ask and never tell apart. Those who build them may name them.
+KINDS = {"TimmBackbone", "TimmConfig", "EmbeddingModel", "EmbeddingConfig"}
+WHO_MAKES_MODELS = ("models/", "heads/", "tasks/", "weights/save.py")
+
+
+def test_models_answer_for_themselves() -> None:
+    for path in MODULES:
+        place = path.relative_to(PACKAGE).as_posix()
+        if not place.startswith(WHO_MAKES_MODELS):
+            assert not named(path) & KINDS, f"{place}: ask the model instead, see models/contract.py"
+
+
 def test_every_room_is_on_the_plan() -> None:
     plan = (PACKAGE.parents[1] / "ARCHITECTURE.md").read_text(encoding="utf-8")
     missing = {room_of(path) for path in MODULES if f"{room_of(path)}/" not in plan}

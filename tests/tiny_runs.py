@@ -11,7 +11,6 @@ import pytest
 import torch
 from rich.console import Console
 
-from vitrail.heads.embed import trunk_of
 from vitrail.models.contract import Model
 from vitrail.settings.recipe import Recipe
 from vitrail.settings.text import change, parse_assignments, write_yaml
@@ -62,7 +61,7 @@ def model_of(recipe: Recipe, *, num_classes: int, classes: list[str] | None = No
     model = task.make_model({"classes": classes or [str(number) for number in range(num_classes)]})
     if recipe.model.init is not None:
         task.load_initial(model, recipe.model.init, description={} if classes is None else {"classes": classes})
-    freeze(trunk_of(model), recipe.model.train_only)
+    freeze(model.trunk, recipe.model.train_only)
     return model
 
 

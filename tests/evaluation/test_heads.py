@@ -8,7 +8,7 @@ import torch
 from shrunk import NUM_CLASSES, images_for, randomize, small_model
 
 import vitrail
-from vitrail.evaluation.heads import HEADS, SeparateHeads, has_two_heads, head_answers
+from vitrail.evaluation.heads import HEADS, SeparateHeads, head_answers
 
 DISTILLED: list[tuple[str, dict[str, Any]]] = [
     ("deit_tiny_distilled", {}),
@@ -59,7 +59,7 @@ def test_the_mean_of_logits_and_the_sum_of_softmaxes_may_differ() -> None:
 
 def test_models_of_one_head_are_refused() -> None:
     plain, embedding = small_model("cait_xxs24"), small_model("deit_tiny_distilled", num_classes=0)
-    assert not has_two_heads(plain)
-    assert not has_two_heads(embedding)
+    assert not plain.has_two_heads
+    assert not embedding.has_two_heads
     with pytest.raises(ValueError, match="cait_xxs24 has no distillation head"):
         SeparateHeads(plain)

@@ -29,6 +29,9 @@ from vitrail.models.contract import Features, Model
 
 @dataclass(frozen=True)
 class NoConfig:
+    image_size: int = 4
+    size: tuple[int, int] = (4, 4)
+    in_channels: int = 3
     num_classes: int = 2
 
 

@@ -13,7 +13,6 @@ from vitrail.data.augment import EvaluationView
 from vitrail.inference.trained import Trained, load_trained, map_targets, match_classes
 from vitrail.training.runs.checkpoint import Checkpoints, load_checkpoint
 from vitrail.training.runs.run_folder import RunFolder
-from vitrail.weights.resize import grid_of
 
 
 @pytest.fixture(scope="module")
@@ -68,8 +67,8 @@ def test_a_run_without_checkpoints_is_an_error(run: RunFolder, tmp_path: Path) -
 def test_pictures_of_another_size_resize_the_positions(trained: Trained) -> None:
     larger = trained.seeing(image_size=(24, 16), crop_ratio=1.0)
     assert larger.view == EvaluationView(image_size=(24, 16), crop_ratio=1.0)
-    assert grid_of(larger.model) == (6, 4)
-    assert grid_of(trained.model) == (4, 4)
+    assert larger.model.grid == (6, 4)
+    assert trained.model.grid == (4, 4)
     images = torch.rand(2, 3, 24, 16)
     with torch.inference_mode():  # the model does it on the fly as well
         torch.testing.assert_close(larger.model(images), trained.model(images))

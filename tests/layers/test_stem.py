@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from vitrail.layers.position import LearnedPositions, resize_grid
+from vitrail.layers.grid import resample_vectors
+from vitrail.layers.position import LearnedPositions
 from vitrail.layers.stem import STEMS, make_stem
 
 
@@ -59,11 +60,11 @@ def test_positions_are_resized_by_bicubic_interpolation_that_keeps_the_norm() ->
     torch.manual_seed(0)
     values = torch.randn(1, 49, 64)
     norm = values.norm(dim=2).mean()
-    bicubic = resize_grid(values, old=(7, 7), new=(12, 12)).norm(dim=2).mean()
-    bilinear = resize_grid(values, old=(7, 7), new=(12, 12), mode="bilinear").norm(dim=2).mean()
+    bicubic = resample_vectors(values, old=(7, 7), new=(12, 12)).norm(dim=2).mean()
+    bilinear = resample_vectors(values, old=(7, 7), new=(12, 12), mode="bilinear").norm(dim=2).mean()
     assert bilinear < bicubic < norm * 1.01
-    assert resize_grid(values, old=(7, 7), new=(5, 9)).shape == (1, 45, 64)
-    assert resize_grid(values, old=(7, 7), new=(7, 7)) is values
+    assert resample_vectors(values, old=(7, 7), new=(5, 9)).shape == (1, 45, 64)
+    assert resample_vectors(values, old=(7, 7), new=(7, 7)) is values
 
 
 def test_a_constant_position_stays_constant_when_resized() -> None:

@@ -169,7 +169,7 @@ def test_a_model_of_ours_that_was_made_by_ones_own_function_travels_without_it(
     allow_own("mine:familiar")
     vitrail.save_model(create_model("mine:familiar", image_size=16, num_classes=3), here / "saved")
     monkeypatch.setattr("vitrail.settings.own._allowed", set())
-    assert vitrail.load_model(here / "saved").config.dim == 12
+    assert vitrail.load_model(here / "saved").describe()["settings"]["dim"] == 12
 
 
 def test_wrong_things_are_one_line(here: Path) -> None:

@@ -9,7 +9,6 @@ from tiny_runs import model_of, run_in, tiny_recipe
 
 import vitrail
 from vitrail.inference.trained import load_trained
-from vitrail.weights.resize import grid_of
 
 SHORT = ("steps=1", "augmentation.repeats=1", "regularisation.ema=null")
 FAMILIES = {
@@ -37,7 +36,7 @@ def test_every_family_starts_from_a_run_of_another_size(family: str, tmp_path: P
 def test_stages_that_are_not_square(family: str, tmp_path: Path) -> None:
     stages = "stages=[{image_size: [24, 16]}, {image_size: [16, 24]}, {image_size: [32, 16]}]"
     run = run_in(tmp_path / "run", *FAMILIES[family], *SHORT, stages)
-    assert grid_of(load_trained(run.path).model) == (8, 4)
+    assert load_trained(run.path).model.grid == (8, 4)
 
 
 @pytest.mark.parametrize(("family", "name"), [("vit", "positions.patches"), ("resmlp", "blocks.0.communication")])

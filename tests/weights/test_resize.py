@@ -10,7 +10,7 @@ from shrunk import randomize, small_model
 from torch.nn import functional
 
 from vitrail import load_weights, save_model, to_timm
-from vitrail.weights.resize import resampling
+from vitrail.layers.grid import resampling
 
 
 def fresh(name: str, **settings: Any) -> Any:

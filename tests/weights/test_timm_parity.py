@@ -73,8 +73,7 @@ def build_both(timm_name: str) -> tuple[torch.nn.Module, Model, dict[str, Tensor
 def test_same_logits_as_timm(timm_name: str) -> None:
     theirs, ours, state = build_both(timm_name)
     load_weights(ours, state)
-    side = ours.config.image_size
-    images = torch.randn(1, 3, side, side, generator=torch.Generator().manual_seed(1))
+    images = torch.randn(1, 3, *ours.config.size, generator=torch.Generator().manual_seed(1))
     with torch.inference_mode():
         expected, actual = theirs(images), ours(images)
     assert expected.std() > 0.1

@@ -59,10 +59,10 @@ class Passes:
 def folded(trained: "Trained") -> "tuple[Trained, bool]":
     """The model in its fastest form; one with two heads gives the answers of both, [batch, 2, classes], and True."""
     import vitrail
-    from vitrail.evaluation.heads import SeparateHeads, has_two_heads
+    from vitrail.evaluation.heads import SeparateHeads
 
     model = vitrail.fold(trained.model)
-    is_double = has_two_heads(model)
+    is_double = model.has_two_heads
     return dataclasses.replace(trained, model=SeparateHeads(model) if is_double else model), is_double
 
 

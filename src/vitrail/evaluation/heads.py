@@ -12,11 +12,6 @@ from vitrail.models.contract import Features, Model
 HEADS = ("class", "distillation", "joint")
 
 
-def has_two_heads(model: Model) -> bool:
-    """Whether a model has a head for labels and one for a teacher's."""
-    return isinstance(getattr(model, "head", None), DistilledClassifier) and model.config.num_classes > 0
-
-
 class SeparateHeads(Model):
     """A model whose answers are the logits of both of its heads, [batch, 2, classes], in eval mode too.
 
@@ -26,7 +21,7 @@ class SeparateHeads(Model):
 
     def __init__(self, model: Model) -> None:
         super().__init__(model.config)
-        if not has_two_heads(model):
+        if not model.has_two_heads:
             raise ValueError(f"{model.name or type(model).__name__} has no distillation head: it has one answer")
         self.model = model
         self.name, self.family, self.preprocessing = model.name, model.family, model.preprocessing

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from vitrail.evaluation.heads import SeparateHeads, has_two_heads
+from vitrail.evaluation.heads import SeparateHeads
 from vitrail.layers.pooling import ClassStage
 from vitrail.models.contract import Model
 from vitrail.models.vit import VisionTransformer
@@ -74,9 +74,9 @@ def watched_tokens(model: Model) -> Iterator[TokenMeter]:
 
 
 def _tokens_of(model: Model) -> Tensor | None:
-    owner = model if isinstance(model, VisionTransformer) else getattr(model, "class_stage", None)
+    owner = model if isinstance(model, VisionTransformer) else model.class_stage
     tokens = getattr(owner, "tokens", None)
-    is_pair = has_two_heads(model) and isinstance(tokens, Tensor) and tokens.shape[1] == 2
+    is_pair = model.has_two_heads and isinstance(tokens, Tensor) and tokens.shape[1] == 2
     return tokens if is_pair else None
 
 

@@ -10,11 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from vitrail.layers.attention import ClassAttention, SelfAttention, TalkingHeadsAttention, split_heads
-from vitrail.layers.pooling import ClassStage
-from vitrail.layers.stem import Stem
 from vitrail.models.contract import Model
 from vitrail.models.patchconvnet import PatchConvNet
-from vitrail.models.timm_backbone import TimmBackbone
 from vitrail.models.vit import VisionTransformer
 
 Attention = SelfAttention | ClassAttention
@@ -52,8 +49,8 @@ def find_gaze(model: Model) -> Gaze | None:
         first, last = model.config.class_layer, len(model.blocks) - 1
         layers = {index: find_attentions(model.blocks[index].communication) for index in range(first, last + 1)}
         return Gaze(layers, tokens=_name_tokens(model.tokens.shape[1]), shown_layer=last)
-    stage = getattr(model, "class_stage", None)
-    if not isinstance(stage, ClassStage):
+    stage = model.class_stage
+    if stage is None:
         return None
     layers = {index: find_attentions(block) for index, block in enumerate(stage.blocks)}
     if not all(layers.values()):  # a class-MLP
@@ -73,21 +70,8 @@ def _name_tokens(count: int) -> tuple[str, ...]:
 
 def run(model: Model, images: Tensor) -> tuple[Tensor, tuple[int, int]]:
     """The logits of the model's own forward pass, [batch, classes], and the grid of its patches."""
-    if isinstance(model, TimmBackbone):
-        # The steps of its `forward`: only they tell the grid, which depends on the backbone.
-        model.check_images(images)
-        output = model.backbone.forward_features(images)
-        maps = model.as_maps(output, images)
-        answer, grid = model.head(model.pool(output, maps)), (maps.shape[2], maps.shape[3])
-    else:
-        answer, grid = model(images), patch_grid(model, images)
+    answer, grid = model.answer_with_grid(images)
     return answer if model.config.num_classes else answer[:, :0], grid  # without classes it is the embedding
-
-
-def patch_grid(model: Model, images: Tensor) -> tuple[int, int]:
-    """Rows and columns of the patches that one of our own models cuts images into."""
-    assert isinstance(model.stem, Stem)
-    return model.stem.grid(images.shape[2], images.shape[3])
 
 
 @contextmanager

@@ -7,12 +7,10 @@ less the classifier's bias (class activation maps, arXiv 1512.04150).
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from vitrail.explain.attention import (
     Attention,
@@ -20,14 +18,12 @@ from vitrail.explain.attention import (
     attention_rows,
     attention_values,
     find_gaze,
-    patch_grid,
     record,
     run,
 )
 from vitrail.layers.attention import split_heads
-from vitrail.layers.pooling import ClassStage
-from vitrail.models.contract import Model
-from vitrail.models.timm_backbone import TimmBackbone
+from vitrail.models.contract import Model, PoolingPass
+from vitrail.models.following import following
 from vitrail.models.vit import VisionTransformer
 
 
@@ -58,28 +54,20 @@ def run_for_gradients(model: Model, images: Tensor) -> GradientPass:
         gaze = find_gaze(model)
         if gaze is not None:
             return _AttentionPass(model, images, gaze)
-        if isinstance(model, TimmBackbone):
-            return _run_timm(model, images)
-        stage = getattr(model, "class_stage", None)
-        layer = stage if isinstance(stage, ClassStage) else model.norm
-        assert isinstance(layer, nn.Module)
-        with _follow([layer], is_input=layer is stage) as points:
-            logits = model(images)
-    grid = patch_grid(model, images)
-    return _MapPass(logits, points[layer], lambda product: product.sum(dim=-1).reshape(-1, *grid))
+        return _MapPass(model.pooling_pass(images))
 
 
 class _MapPass(GradientPass):
     """What each patch of the last map adds."""
 
-    def __init__(self, logits: Tensor, patches: Tensor, shape: Callable[[Tensor], Tensor]) -> None:
-        self.logits = logits
-        self.patches = patches
-        self.shape = shape  # something like the patches -> [batch, height, width], summed over the channels
+    def __init__(self, done: PoolingPass) -> None:
+        self.logits = done.logits
+        self.done = done
 
     def map_of(self, score: Tensor, classes: Tensor) -> Tensor:
-        (gradient,) = torch.autograd.grad(score, self.patches, retain_graph=True)
-        return self.shape((gradient * self.patches).detach().float())
+        patches = self.done.patches
+        (gradient,) = torch.autograd.grad(score, patches, retain_graph=True)
+        return self.done.to_map((gradient * patches).detach().float())
 
 
 class _Inputs(NamedTuple):
@@ -100,7 +88,7 @@ class _AttentionPass(GradientPass):
         self.is_per_class = gaze.is_per_class
         with (
             record(attentions, _Inputs) as self.inputs,
-            _follow([attention.proj for attention in attentions], is_input=True) as self.points,
+            following([attention.proj for attention in attentions], is_input=True) as self.points,
         ):
             self.logits, self.grid = run(model, images)
 
@@ -121,53 +109,3 @@ class _AttentionPass(GradientPass):
         effects = per_head @ attention_values(*inputs).transpose(-2, -1)  # [batch, heads, tokens, keys]
         parts = (attention * effects).sum(dim=(1, 2)).detach()
         return parts[:, parts.shape[1] - self.grid[0] * self.grid[1] :].unflatten(1, self.grid)
-
-
-def _run_timm(model: TimmBackbone, images: Tensor) -> GradientPass:
-    """From timm's last map on, or from the input of the last block where a class token is read behind it."""
-
-    def shape(product: Tensor) -> Tensor:
-        return model.as_maps(product, images).sum(dim=1)
-
-    backbone = model.backbone
-    if getattr(backbone, "global_pool", None) == "token" and hasattr(backbone, "blocks"):
-        last = backbone.blocks[-1]
-        with _follow([last], is_input=True) as points:
-            logits = model(images)
-        return _MapPass(logits, points[last], shape)
-    model.check_images(images)
-    patches = backbone.forward_features(images).detach().requires_grad_()
-    with torch.enable_grad():
-        is_own = model.config.has_own_classifier
-        logits = backbone.forward_head(patches) if is_own else model.head(model.pool(patches, None))
-    return _MapPass(logits, patches, shape)
-
-
-@contextmanager
-def _follow(layers: Sequence[nn.Module], *, is_input: bool) -> Iterator[dict[nn.Module, Tensor]]:
-    """While it lasts, inside `no_grad`, gradients are followed from the inputs, or the outputs, of some layers on.
-
-    Yields the tensors to differentiate by.
-    """
-    points: dict[nn.Module, Tensor] = {}
-
-    def begin(layer: nn.Module, given: Tensor) -> Tensor:
-        points[layer] = given if given.requires_grad else given.detach().requires_grad_()
-        torch.set_grad_enabled(True)  # until the surrounding no_grad ends
-        return points[layer]
-
-    def see_input(layer: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        return (begin(layer, inputs[0]),)
-
-    def see_output(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-        return begin(layer, output)
-
-    handles = [
-        layer.register_forward_pre_hook(see_input) if is_input else layer.register_forward_hook(see_output)
-        for layer in layers
-    ]
-    try:
-        yield points
-    finally:
-        for handle in handles:
-            handle.remove()

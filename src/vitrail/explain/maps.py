@@ -12,7 +12,6 @@ from torch import Tensor
 from vitrail.explain.attention import Gaze, attention_rows, find_gaze, record, run
 from vitrail.explain.gradient import run_for_gradients
 from vitrail.explain.rollout import offers_rollout, roll_out
-from vitrail.heads.embed import trunk_of
 from vitrail.layers.mixing import CrossPatchLinear
 from vitrail.models.contract import Model
 from vitrail.models.resmlp import ResMLP
@@ -97,7 +96,7 @@ def attention_maps(
     bits with and without this.
     """
     _check_model(model)
-    model = trunk_of(model)
+    model = model.trunk
     kind = choose_kind(model, kind)
     if class_index is not None or kind == "gradient":
         _check_classes_matter(model, kind)

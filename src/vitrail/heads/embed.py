@@ -2,18 +2,19 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from vitrail.layers.classifier import Classifier, PerClassClassifier
-from vitrail.models.contract import CheckedSettings, Features, Model, initialize
+from vitrail.layers.grid import Grid
+from vitrail.models.config import CheckedSettings, ModelConfig
+from vitrail.models.contract import TRUNK, Features, Model, initialize
 
 PROJECTORS = ("none", "linear", "mlp")
 RETRIEVED = ("projection", "trunk")
-TRUNK = "trunk."  # how the names of the trunk's parameters begin
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +46,7 @@ class EmbeddingConfig:
 
     trunk_family: str
     trunk_name: str
-    trunk: Any  # the trunk's config
+    trunk: ModelConfig
     head: EmbeddingSettings
 
     @property
@@ -54,7 +55,7 @@ class EmbeddingConfig:
         return self.head.num_classes
 
     @property
-    def image_size(self) -> Any:
+    def image_size(self) -> int | tuple[int, int] | None:
         """Side of the images, or height and width."""
         return self.trunk.image_size
 
@@ -97,7 +98,7 @@ class EmbeddingModel(Model):
     In training mode it answers with all of them, as `Embedded`. In evaluation mode its answer is that of any model: the
     logits, or without a classifier the embedding. `summarize` always gives the embedding, of length 1, as the one
     summary token, so whatever reads a model's features (probes, retrieval) reads the embedding. At test time the
-    predictor is not used; `trimmed` leaves it out.
+    predictor is not used; `for_inference` leaves it out.
     """
 
     config: EmbeddingConfig
@@ -109,7 +110,7 @@ class EmbeddingModel(Model):
             EmbeddingConfig(trunk_family=trunk.family, trunk_name=trunk.name, trunk=trunk.config, head=settings)
         )
         self.name, self.preprocessing = trunk.name, trunk.preprocessing
-        self.trunk = trunk
+        self._modules["trunk"] = trunk
         self.trunk_dim = summary_width(trunk)
         self.dim = self.trunk_dim if settings.projector == "none" else settings.dim  # of the projection
         self.projector = make_projector(self.trunk_dim, settings)
@@ -121,9 +122,18 @@ class EmbeddingModel(Model):
         self.init_heads()
 
     @property
-    def embedding_dim(self) -> int:
-        """Length of an image's embedding."""
-        return self.trunk_dim if self.config.head.retrieve == "trunk" else self.dim
+    def trunk(self) -> Model:
+        trunk = self._modules["trunk"]  # where nn.Module would find it, were it not for this property
+        assert isinstance(trunk, Model)
+        return trunk
+
+    @property
+    def patch_size(self) -> int | None:
+        return self.trunk.patch_size
+
+    @property
+    def grid(self) -> Grid | None:
+        return self.trunk.grid
 
     def init_weights(self) -> None:
         self.trunk.init_weights()
@@ -136,8 +146,8 @@ class EmbeddingModel(Model):
                 initialize(part, std=None)
         initialize(self.head)
 
-    def forward(self, images: Tensor) -> Any:
-        vectors = self.describe(images)
+    def forward(self, images: Tensor) -> Tensor | Embedded:  # type: ignore[override]  # more answers in training
+        vectors = self.trunk_vectors(images)
         logits = self.head(vectors.unsqueeze(1)) if self.config.num_classes else None
         if not self.training:
             return self.embedding_of(vectors) if logits is None else logits
@@ -145,13 +155,18 @@ class EmbeddingModel(Model):
         prediction = None if self.predictor is None else self.predictor(projection)
         return Embedded(vectors, projection, prediction, logits)
 
-    def describe(self, images: Tensor) -> Tensor:
+    def forward_whole(self, images: Tensor) -> Tensor:
+        vectors = self.trunk.features(images).summary.flatten(1)
+        embedding = self.embedding_of(vectors)
+        return self.head(vectors.unsqueeze(1)) if self.config.num_classes else embedding
+
+    def trunk_vectors(self, images: Tensor) -> Tensor:
         """f(x): the trunk's summary tokens, side by side where there are several, [batch, dim of the trunk]."""
         return self.trunk.summarize(images).flatten(1)
 
     def project(self, images: Tensor) -> Tensor:
         """g(x) = P(f(x)), not normalised, [batch, dim]."""
-        return self.projector(self.describe(images))
+        return self.projector(self.trunk_vectors(images))
 
     def embedding_of(self, vectors: Tensor) -> Tensor:
         """The embeddings of length 1 for the trunk's features."""
@@ -159,22 +174,57 @@ class EmbeddingModel(Model):
         return functional.normalize(wanted.float(), dim=1)
 
     def summarize(self, images: Tensor) -> Tensor:
-        return self.embedding_of(self.describe(images)).unsqueeze(1)
+        return self.embedding_of(self.trunk_vectors(images)).unsqueeze(1)
 
     def features(self, images: Tensor, *, levels: Sequence[int] = ()) -> Features:
         found = self.trunk.features(images, levels=levels)
         return found._replace(summary=self.embedding_of(found.summary.flatten(1)).unsqueeze(1))
 
-    def trimmed(self) -> "EmbeddingModel":
+    def patch_grid(self, height: int, width: int) -> Grid | None:
+        return self.trunk.patch_grid(height, width)
+
+    def check_images(self, images: Tensor) -> None:
+        self.trunk.check_images(images)
+
+    def residual_blocks(self) -> Sequence[nn.Module]:
+        return self.trunk.residual_blocks()
+
+    def for_inference(self) -> "EmbeddingModel":
         """The model of test time, on the same weights: without the predictor (2.3.1)."""
         smaller = EmbeddingModel(self.trunk, replace(self.config.head, has_predictor=False))
         smaller.projector, smaller.head = self.projector, self.head
         return smaller.train(self.training)
 
+    def resized(self, image_size: int | tuple[int, int]) -> Model:
+        trunk = self.trunk.resized(image_size)
+        if trunk is self.trunk:
+            return self
+        model = EmbeddingModel(trunk, self.config.head)
+        model.name, model.preprocessing = self.name, self.preprocessing
+        model.load_state_dict({**self.state_dict(), **{f"{TRUNK}{name}": v for name, v in trunk.state_dict().items()}})
+        return model.eval()
 
-def trunk_of(model: Model) -> Model:
-    """The trunk of an embedding model; any other model is its own."""
-    return model.trunk if isinstance(model, EmbeddingModel) else model
+    def parameter_layers(self) -> dict[str, int]:
+        """The layer of every parameter; what stands on the trunk learns at the rate of its last layer."""
+        layers = {f"{TRUNK}{name}": layer for name, layer in self.trunk.parameter_layers().items()}
+        return {name: layers.get(name, max(layers.values())) for name, _ in self.named_parameters()}
+
+    def undecayed(self) -> set[str]:
+        return super().undecayed() | {f"{TRUNK}{name}" for name in self.trunk.undecayed()}
+
+    def parts(self) -> dict[str, set[str]]:
+        """For each of PARTS the names of its parameters in the trunk; all that stands on the trunk is the head."""
+        found = {part: {f"{TRUNK}{name}" for name in names} for part, names in self.trunk.parts().items()}
+        return found | {"head": self._on_trunk()}
+
+    def from_block(self, first: int) -> set[str]:
+        return {f"{TRUNK}{name}" for name in self.trunk.from_block(first)} | self._on_trunk()
+
+    def _on_trunk(self) -> set[str]:
+        return {name for name, _ in self.named_parameters() if not name.startswith(TRUNK)}
+
+    def recompute_blocks(self) -> None:
+        self.trunk.recompute_blocks()
 
 
 def make_projector(width: int, settings: EmbeddingSettings) -> nn.Module:

@@ -1,7 +1,6 @@
 """The layers of a folded model: what is left of a residual layer when all that is constant has been absorbed."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -119,9 +118,12 @@ class InFloat32(Model):
         self.dtype = dtype
         self.name, self.family, self.preprocessing = model.name, model.family, model.preprocessing
 
-    def forward(self, images: Tensor) -> Any:
-        logits = self.model(images.float())
-        return tuple(each.to(self.dtype) for each in logits) if isinstance(logits, tuple) else logits.to(self.dtype)
+    def forward(self, images: Tensor) -> Tensor | tuple[Tensor, Tensor]:
+        answer = self.model(images.float())
+        if isinstance(answer, tuple):
+            of_class, of_teacher = answer
+            return of_class.to(self.dtype), of_teacher.to(self.dtype)
+        return answer.to(self.dtype)
 
     def features(self, images: Tensor, *, levels: Sequence[int] = ()) -> Features:
         summary, patches, maps = self.model.features(images.float(), levels=levels)

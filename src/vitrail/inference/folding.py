@@ -23,7 +23,6 @@ from vitrail.layers.pooling import ClassStage
 from vitrail.layers.residual import Branch, LayerScale, Residual, ScalarBias, ScalarScale
 from vitrail.layers.talking_heads import has_native_bfloat16
 from vitrail.models.contract import Model
-from vitrail.models.timm_backbone import TimmBackbone
 
 FOLDABLE = (SelfAttention, ClassAttention, FeedForward, CrossPatchLinear, ConvolutionMix)
 FEW_QUERIES = 64  # class-attention with up to so many queries (tokens x heads) projects these rather than the patches
@@ -75,7 +74,7 @@ def fold_children(module: nn.Module, *, num_tokens: int = 0) -> None:
             setattr(module, name, fold_residual(child, num_tokens=num_tokens))
         elif isinstance(child, nn.Sequential):
             setattr(module, name, fold_sequence(child))
-        elif not (isinstance(module, TimmBackbone) and child is module.backbone):
+        elif not (isinstance(module, Model) and name == module.foreign):
             fold_children(child, num_tokens=child.tokens.shape[1] if isinstance(child, ClassStage) else num_tokens)
 
 

@@ -4,7 +4,6 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from vitrail.heads.embed import EmbeddingModel
 from vitrail.inference.trained import TASK_FILE, load_trained, read_description
 from vitrail.settings.text import read_recipe, stage_of
 from vitrail.tasks.images.initial_weights import locate_weights
@@ -37,7 +36,7 @@ def pack_run(
     check_replaceable(target)
     source = find_trunk(folder) if trunk is None else trunk
     model = load_trained(folder).model
-    if isinstance(model, EmbeddingModel):
+    if model.trunk is not model:
         raise ValueError(f"{folder} learnt an embedding: packs are of classifiers")
     description = read_description(folder)
     pack = write_pack(

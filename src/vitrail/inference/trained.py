@@ -13,16 +13,12 @@ from torch import Tensor
 
 from vitrail.data.augment import EvaluationView
 from vitrail.data.blend import Normalize
-from vitrail.data.checks import as_pair
 from vitrail.data.contract import Dataset, ImageBatch
 from vitrail.data.loader import ImageLoader
 from vitrail.data.quarantine import NotingQuarantine, Problem
 from vitrail.data.sampler import Sampler
 from vitrail.evaluation.predict import predict
-from vitrail.heads.embed import EmbeddingModel, trunk_of
-from vitrail.models.build import build_model, build_timm_model
 from vitrail.models.contract import Model
-from vitrail.models.timm_backbone import TimmConfig
 from vitrail.settings.image_recipe import ImageRecipe
 from vitrail.settings.recipe import Recipe
 from vitrail.settings.text import read_recipe, stage_of
@@ -33,10 +29,9 @@ from vitrail.tasks.images.initial_weights import locate_weights
 from vitrail.training.loop.ema import MovingAverage
 from vitrail.training.runs.checkpoint import Checkpoints, load_checkpoint
 from vitrail.training.runs.run_folder import RunFolder
-from vitrail.weights import load_model, load_weights
+from vitrail.weights import load_model
 from vitrail.weights.hub import HUB_PREFIX, HubAddress, fetch
 from vitrail.weights.pack import PACK_FILE, read_pack, unpack
-from vitrail.weights.resize import grid_of
 from vitrail.weights.save import CONFIG_FILE
 
 _LOGGER = logging.getLogger(__name__)
@@ -87,7 +82,7 @@ class Trained:
 
     def of_trunk(self) -> "Trained":
         """The trunk of an embedding model, which has no classes; any other model as it is."""
-        if not isinstance(self.model, EmbeddingModel):
+        if self.model.trunk is self.model:
             return self
         return dataclasses.replace(self, model=self.model.trunk, classes=None, coarse=None)
 
@@ -98,7 +93,7 @@ class Trained:
             image_size=self.view.image_size if image_size is None else image_size,
             crop_ratio=self.view.crop_ratio if crop_ratio is None else crop_ratio,
         )
-        return dataclasses.replace(self, view=view, model=resize_model(self.model, view.image_size))
+        return dataclasses.replace(self, view=view, model=self.model.resized(view.image_size))
 
 
 def load_trained(source: str | os.PathLike[str], *, trunk: str | None = None) -> Trained:
@@ -165,12 +160,12 @@ def make_trained(
             )
     preprocessing = model.preprocessing
     view = EvaluationView(
-        image_size=image_size or image_size_of(model),
+        image_size=image_size or model.image_size,
         crop_ratio=preprocessing.crop_ratio,
         interpolation=preprocessing.interpolation,
     )
     return Trained(
-        model=resize_model(model, view.image_size).eval(),
+        model=model.resized(view.image_size).eval(),
         classes=classes,
         coarse=coarse,
         view=view,
@@ -200,36 +195,6 @@ def fetch_description(address: str) -> dict[str, Any] | None:
         except ValueError as error:
             _LOGGER.info("the classes have no names: %s", error)
     return None
-
-
-def image_size_of(model: Model) -> ImageSize:
-    """The size of the pictures that a model is made for."""
-    config = trunk_of(model).config
-    if isinstance(config, TimmConfig) and config.image_size is None:
-        _, height, width = config.timm_facts["input_size"]
-        return height if height == width else (height, width)
-    return config.image_size
-
-
-def resize_model(model: Model, image_size: ImageSize) -> Model:
-    """A model of another image size with the same weights, whose positions are resized; the model itself where the
-    size is its own."""
-    if as_pair(image_size) == as_pair(image_size_of(model)):
-        return model
-    resized: Model
-    if isinstance(model, EmbeddingModel):
-        resized = EmbeddingModel(resize_model(model.trunk, image_size), model.config.head)
-        load_weights(resized, model.state_dict(), grid=grid_of(model))
-        return resized.eval()
-    settings = {field.name: getattr(model.config, field.name) for field in dataclasses.fields(model.config)}
-    settings["image_size"] = image_size
-    if isinstance(model.config, TimmConfig):
-        resized = build_timm_model(settings.pop("timm_name"), **settings)
-    else:
-        resized = build_model(model.family, name=model.name, settings=settings)
-    load_weights(resized, model.state_dict(), grid=grid_of(model))
-    resized.preprocessing = model.preprocessing
-    return resized.eval()
 
 
 def match_classes(trained: Trained, classes: Sequence[str], *, name: str) -> Tensor | None:

@@ -7,11 +7,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from vitrail.explain.attention import Attention, attention_rows, find_attentions, patch_grid, record
-from vitrail.heads.embed import trunk_of
+from vitrail.explain.attention import Attention, attention_rows, find_attentions, record
 from vitrail.inspection.layers import Layer, find_layers
 from vitrail.layers.attention import ClassAttention
-from vitrail.layers.stem import Stem
 from vitrail.models.contract import Model
 
 
@@ -70,7 +68,7 @@ def watched_attention(model: Model, images_size: tuple[int, int]) -> Iterator[At
     """
     meter = AttentionMeter(find_layers(model))
     attentions = [each for layer in meter.layers for each in find_attentions(layer.residual)]
-    distances = _distances_of(trunk_of(model), images_size)
+    distances = _distances_of(model, images_size)
     if distances is not None:
         meter.even_distance = distances.mean().item()
 
@@ -100,12 +98,10 @@ def spread_of(rows: Tensor) -> Tensor:
     return torch.exp(-torch.special.xlogy(rows, rows).sum(dim=-1))
 
 
-def _distances_of(trunk: Model, size: tuple[int, int]) -> Tensor | None:
-    """Of the patches that images of that size are cut into; None for a backbone that does not tell."""
-    if not isinstance(getattr(trunk, "stem", None), Stem):
-        return None
-    grid = patch_grid(trunk, torch.empty(1, 1, *size))
-    return distances_between(grid, step=trunk.config.patch_size)
+def _distances_of(model: Model, size: tuple[int, int]) -> Tensor | None:
+    """Distances of the patches that images of that size are cut into; None for a backbone that does not tell."""
+    grid, step = model.patch_grid(*size), model.patch_size
+    return None if grid is None or step is None else distances_between(grid, step=step)
 
 
 def _as_distributions(rows: Tensor) -> Tensor:

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from vitrail.evaluation.energy import cumulative_energy
 from vitrail.evaluation.tokens import TokenMeter, watched_tokens
-from vitrail.heads.embed import trunk_of
 from vitrail.inspection.attention import AttentionMeter, watched_attention
 from vitrail.inspection.branches import watched_branches
 from vitrail.inspection.findings import (
@@ -33,7 +32,6 @@ from vitrail.inspection.parallel import watched_pairs
 from vitrail.inspection.weights import scales_of, sparsities_of
 from vitrail.layers.classifier import PerClassClassifier
 from vitrail.models.contract import Features, Model
-from vitrail.models.timm_backbone import TimmBackbone
 from vitrail.pages.charts import draw_document
 
 PAGE_FILE = "report.html"
@@ -132,7 +130,7 @@ def _check(model: object, images: object, *, batch_size: int) -> None:
         raise ValueError("a folded model has no branches of its own any more: pass the model it was folded from")
     if isinstance(images, Tensor) and images.ndim == 4 and len(images) == 0:
         raise ValueError("there are no images to look at: give at least 1")
-    trunk_of(model).check_images(images)  # type: ignore[arg-type]
+    model.check_images(images)  # type: ignore[arg-type]
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, not {batch_size}")
 
@@ -157,7 +155,7 @@ def _look(model: Model, images: Tensor, *, batch_size: int, advance: Callable[[i
         attention = stack.enter_context(watched_attention(model, (images.shape[2], images.shape[3])))
         tokens: TokenMeter | str
         try:
-            tokens = stack.enter_context(watched_tokens(trunk_of(model)))
+            tokens = stack.enter_context(watched_tokens(model.trunk))
         except ValueError as error:
             tokens = str(error)
         for batch in images.split(batch_size):
@@ -194,8 +192,7 @@ def _make_parts(
     history: Sequence[Moment],
 ) -> tuple[Part, ...]:
     label = model.name or type(model).__name__
-    is_closed = isinstance(trunk_of(model), TimmBackbone)
-    closed = f"{label} is a backbone of timm, whose layers are not open to this" if is_closed else ""
+    closed = f"{label} is a backbone of timm, whose layers are not open to this" if model.trunk.foreign else ""
     scales, sparsities = scales_of(model), sparsities_of(model)
     distances, spreads = seen.attention.distances(), seen.attention.spreads()
     even = seen.attention.even_distance

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from vitrail.heads.embed import trunk_of
 from vitrail.layers.attention import ClassAttention, SelfAttention
 from vitrail.layers.mixing import ConvolutionMix, CrossPatchLinear, CrossPatchMLP, PatchConvolution
 from vitrail.layers.mlp import FeedForward
-from vitrail.layers.pooling import ClassLinear, ClassStage
+from vitrail.layers.pooling import ClassLinear
 from vitrail.layers.residual import Block, Branch, Residual
 from vitrail.models.contract import Model
 
@@ -57,11 +56,9 @@ class Layer:
 
 def find_layers(model: Model) -> tuple[Layer, ...]:
     """All residual layers of ours in the order of their use; a timm backbone has those of its pooling, if any."""
-    trunk = trunk_of(model)
-    blocks = getattr(trunk, "blocks", ())
-    stage = getattr(trunk, "class_stage", None)
+    blocks, stage = model.residual_blocks(), model.trunk.class_stage
     found = [layer for number, block in enumerate(blocks, start=1) for layer in _layers_of(block, number)]
-    if isinstance(stage, ClassStage):
+    if stage is not None:
         for number, block in enumerate(stage.blocks, start=1):
             found += _layers_of(block, number, in_class_stage=True)
     return tuple(found)

@@ -4,11 +4,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from vitrail.layers.grid import Grid, GridLayer, count_of, resampling
 from vitrail.layers.mlp import FeedForward
 
 
-class CrossPatchLinear(nn.Module):
+class CrossPatchLinear(GridLayer):
     """A linear layer across patches, the same for every channel (A of eq. 4.2)."""
+
+    grid_tensors = ("linear.weight", "linear.bias")
 
     def __init__(self, num_patches: int) -> None:
         super().__init__()
@@ -18,9 +21,31 @@ class CrossPatchLinear(nn.Module):
         batch = patches.shape[0]
         return torch.baddbmm(self.linear.bias[:, None], self.linear.weight.expand(batch, -1, -1), patches)
 
+    def count_patches(self, name: str, value: Tensor) -> int | None:
+        return min(value.shape) if value.ndim == 2 else None
 
-class CrossPatchMLP(nn.Module):
+    def resize_grid(self, name: str, value: Tensor, *, old: Grid, new: Grid, mode: str) -> Tensor:
+        """A and its bias on another grid.
+
+        The new layer resamples its input to the old grid, applies A, and resamples the outcome to the new grid:
+        A is interpolated over its outputs as maps are, and over its inputs by the transpose of a resampling, which
+        spreads each weight over the new patches in proportion to old over new patches. Resampling keeps constants, so
+        an image whose patches are all alike gets the response it had.
+        """
+        if set(value.shape) != {count_of(old)}:
+            return value
+        resized = resampling(old, new, mode).to(value.device) @ value.double()
+        if value.ndim == 2:
+            resized = resized @ resampling(new, old, mode).to(value.device)
+        return resized.to(value.dtype)
+
+
+class CrossPatchMLP(GridLayer):
     """A feed-forward network across patches in place of A."""
+
+    grid_tensors = tuple(
+        f"feed_forward.{layer}.{part}" for layer in ("expand", "contract") for part in ("weight", "bias")
+    )
 
     def __init__(self, num_patches: int) -> None:
         super().__init__()
@@ -28,6 +53,15 @@ class CrossPatchMLP(nn.Module):
 
     def forward(self, patches: Tensor) -> Tensor:  # [batch, length, dim]
         return self.feed_forward(patches.transpose(1, 2)).transpose(1, 2)
+
+    def count_patches(self, name: str, value: Tensor) -> int | None:
+        return min(value.shape) if value.ndim == 2 else None
+
+    def resize_grid(self, name: str, value: Tensor, *, old: Grid, new: Grid, mode: str) -> Tensor:
+        """Refuse: its hidden width belongs to the grid too."""
+        raise ValueError(
+            f"an MLP across patches can't change its resolution: create the model for {old[0]}x{old[1]} patches"
+        )
 
 
 class PatchConvolution(nn.Module):

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from vitrail.layers.attention import ClassAttention
+from vitrail.layers.grid import Grid, GridLayer, count_of, resampling
 from vitrail.layers.mlp import FeedForward
 from vitrail.layers.norm import EPSILON
 from vitrail.layers.residual import Block, Branch, LayerScale, Residual
@@ -16,6 +17,8 @@ class ClassStage(nn.Module):
 
     In each block the communication reads the patches and the feed-forward network does not.
     """
+
+    undecayed_tensors = ("tokens",)
 
     def __init__(self, dim: int, *, num_tokens: int, blocks: Sequence[nn.Module]) -> None:
         super().__init__()
@@ -34,8 +37,10 @@ class ClassStage(nn.Module):
         return tokens
 
 
-class ClassLinear(nn.Module):
+class ClassLinear(GridLayer):
     """The class-MLP's aggregation: a learned weighted sum of the tokens and patches in place of attention (4.2)."""
+
+    grid_tensors = ("linear.weight",)
 
     def __init__(self, num_patches: int) -> None:
         super().__init__()
@@ -44,6 +49,15 @@ class ClassLinear(nn.Module):
     def forward(self, tokens: Tensor, patches: Tensor) -> Tensor:
         seen = torch.cat([tokens, patches], dim=1)
         return torch.matmul(self.linear.weight, seen) + self.linear.bias
+
+    def count_patches(self, name: str, value: Tensor) -> int | None:
+        return value.shape[1] - 1 if value.ndim == 2 else None
+
+    def resize_grid(self, name: str, value: Tensor, *, old: Grid, new: Grid, mode: str) -> Tensor:
+        if value.ndim != 2 or value.shape[1] != 1 + count_of(old):
+            return value
+        look = value[:, 1:].double() @ resampling(new, old, mode).to(value.device)
+        return torch.cat([value[:, :1], look.to(value.dtype)], dim=1)
 
 
 def make_pooling_block(dim: int, *, num_heads: int, class_in_keys: bool, layer_scale: float) -> Block:

@@ -4,53 +4,42 @@ import dataclasses
 import inspect
 from typing import Any
 
-import torch
-
 from vitrail.models.cait import CaiT, CaiTConfig
-from vitrail.models.contract import (
-    IMAGENET_MEAN,
-    IMAGENET_STD,
-    ImageConfig,
-    Model,
-    Preprocessing,
-    config_from_settings,
-    for_channels,
-    materialize,
-)
+from vitrail.models.config import ImageConfig, config_from_settings
+from vitrail.models.contract import IMAGENET_MEAN, IMAGENET_STD, Model, Preprocessing, for_channels
 from vitrail.models.patchconvnet import PatchConvNet, PatchConvNetConfig
 from vitrail.models.resmlp import ResMLP, ResMLPConfig
-from vitrail.models.timm_backbone import TimmBackbone, TimmConfig, TimmSettings
+from vitrail.models.timm_backbone import TimmBackbone
+from vitrail.models.timm_config import TimmConfig, TimmSettings
 from vitrail.models.vit import VisionTransformer, ViTConfig
 from vitrail.settings.own import load_own, working_directory_on_path
 
 OWN = "own"  # the family of what a user's own function makes
 FAMILIES: dict[str, tuple[type[ImageConfig], type[Model]]] = {
-    "vit": (ViTConfig, VisionTransformer),
-    "cait": (CaiTConfig, CaiT),
-    "resmlp": (ResMLPConfig, ResMLP),
-    "patchconvnet": (PatchConvNetConfig, PatchConvNet),
+    VisionTransformer.family: (ViTConfig, VisionTransformer),
+    CaiT.family: (CaiTConfig, CaiT),
+    ResMLP.family: (ResMLPConfig, ResMLP),
+    PatchConvNet.family: (PatchConvNetConfig, PatchConvNet),
 }
 
 
 def build_model(family: str, *, name: str, settings: dict[str, Any], crop_ratio: float = 0.875) -> Model:
-    """A model of a family; memory is taken once, by the initial weights."""
+    """A model of a family with initial weights."""
     config_class, model_class = FAMILIES[family]
     config = config_from_settings(config_class, name, settings)
-    with torch.device("meta"):
-        model = model_class(config)
-    model.name, model.family = name, family
+    model = model_class.made(config)
+    model.name = name
     mean, std = (for_channels(statistic, config.in_channels) for statistic in (IMAGENET_MEAN, IMAGENET_STD))
     model.preprocessing = Preprocessing(crop_ratio, mean=mean, std=std)
-    return materialize(model)
+    return model
 
 
-def build_timm_model(timm_name: str, /, **settings: Any) -> Model:
+def build_timm_model(timm_name: str, /, **settings: Any) -> TimmBackbone:
     """A timm backbone behind our contract."""
     name = f"timm/{timm_name}"
     checked = config_from_settings(TimmSettings, name, settings)
-    model = TimmBackbone(TimmConfig(timm_name=timm_name, **dataclasses.asdict(checked)))
-    model.init_pooling()  # the rest of init_weights is what timm just did
-    model.name, model.family = name, "timm"
+    model = TimmBackbone.made(TimmConfig(timm_name=timm_name, **dataclasses.asdict(checked)))
+    model.name = name
     return model
 
 

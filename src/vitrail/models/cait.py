@@ -11,7 +11,8 @@ from vitrail.layers.norm import EPSILON
 from vitrail.layers.pooling import ClassStage
 from vitrail.layers.position import LearnedPositions
 from vitrail.layers.residual import Block, Branch, Residual
-from vitrail.models.contract import Features, head_of, stem_of, to_maps
+from vitrail.models.backbone import head_of, stem_of
+from vitrail.models.contract import Features, to_maps
 from vitrail.models.trunk import TrunkConfig, TrunkModel, layer_scale_of, make_trunk
 
 
@@ -51,6 +52,7 @@ class CaiT(TrunkModel):
     """Self-attention among patches with no class token, then a stage where only the class token changes."""
 
     config: CaiTConfig
+    family = "cait"
 
     def __init__(self, config: CaiTConfig) -> None:
         super().__init__(config)

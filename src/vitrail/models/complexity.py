@@ -7,8 +7,8 @@ from torch import nn
 from torch.func import functional_call
 from torch.utils.flop_counter import FlopCounterMode
 
-from vitrail.models.contract import Model, height_and_width
-from vitrail.models.timm_backbone import TimmBackbone
+from vitrail.models.config import height_and_width
+from vitrail.models.contract import Model
 
 
 class Complexity(NamedTuple):
@@ -19,16 +19,14 @@ class Complexity(NamedTuple):
 
 
 class _Whole(nn.Module):
-    """Every layer on every token, as the papers count, even where the model skips what no one reads."""
+    """A model whose forward pass is the whole of it."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()
         self.model = model
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        if isinstance(self.model, TimmBackbone):  # whose classifier is inside
-            return self.model(images)
-        return self.model.head(self.model.features(images).summary)
+        return self.model.forward_whole(images)
 
 
 def complexity(model: Model, *, image_size: int | tuple[int, int] | None = None) -> Complexity:
@@ -40,7 +38,7 @@ def complexity(model: Model, *, image_size: int | tuple[int, int] | None = None)
         raise ValueError(f"complexity takes a model made by create_model or load_model, not {type(model).__name__}")
     if model.is_folded:
         raise ValueError("complexity counts a model as its paper does: give it the one that was folded")
-    height, width = height_and_width(image_size if image_size is not None else model.config.image_size)
+    height, width = height_and_width(model.image_size if image_size is None else image_size)
     whole = _Whole(model)
     state = {name: torch.empty_like(value, device="meta") for name, value in _tensors(whole)}
     dtype = next(model.parameters()).dtype

@@ -1,22 +1,26 @@
-"""What every model takes and gives: Features, the common part of the configs, and the base class of the models."""
+"""What every model takes and gives: Features, and the base class of the models, which answer for themselves."""
 
 import dataclasses
-import difflib
-import math
 import operator
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
-from vitrail.layers.classifier import Classifier, DistilledClassifier, PerClassClassifier
-from vitrail.layers.stem import Stem, make_stem
+from vitrail.layers.classifier import DistilledClassifier
+from vitrail.layers.grid import Grid
+from vitrail.layers.pooling import ClassStage
+from vitrail.models.config import ModelConfig, height_and_width
+from vitrail.models.parameters import PARTS, find_parts, find_undecayed
+from vitrail.models.resizing import resize_state
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
+HEAD = "head."  # how the names of a classifier's parameters begin
+TRUNK = "trunk."  # how the names of a trunk's parameters begin, in a model with a head on a trunk
 
 
 class Features(NamedTuple):
@@ -25,6 +29,16 @@ class Features(NamedTuple):
     summary: Tensor  # [batch, tokens, dim]: 1 token; 2 with a distillation token; one per class for per-class pooling
     patches: Tensor  # [batch, dim, height, width]
     levels: tuple[Tensor, ...] = ()  # maps after the blocks that were asked for, each [batch, dim, height, width]
+
+
+class PoolingPass(NamedTuple):
+    """An answer that can be differentiated by the patches that the model pools."""
+
+    logits: Tensor  # [batch, classes]
+    patches: Tensor  # in whatever layout the model has them
+    to_map: Callable[
+        [Tensor], Tensor
+    ]  # something of the patches' shape -> its sums over channels, [batch, height, width]
 
 
 @dataclass(frozen=True)
@@ -44,107 +58,40 @@ def for_channels(statistic: Sequence[float], in_channels: int) -> tuple[float, .
     return (statistics.fmean(statistic),) * in_channels
 
 
-class CheckedSettings:
-    """Checks of a config's fields; each failure is one line that names the field."""
-
-    def check_counts(self, *names: str, least: int = 1) -> None:
-        for name in names:
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise ValueError(f"{name} must be a whole number of at least {least}, not {value!r}")
-
-    def check_flags(self, *names: str) -> None:
-        for name in names:
-            if not isinstance(getattr(self, name), bool):
-                raise ValueError(f"{name} must be True or False, not {getattr(self, name)!r}")
-
-    def check_number(self, name: str, *, below: float = math.inf, optional: bool = False) -> None:
-        """A number from 0 up to `below`, which is excluded."""
-        value = getattr(self, name)
-        if optional and value is None:
-            return
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0.0 <= value < below:
-            allowed = "a finite number of at least 0" if below == math.inf else f"in [0, {below:g})"
-            raise ValueError(f"{name} must be {allowed}{' or None' if optional else ''}, not {value!r}")
-
-    def check_choice(self, name: str, choices: Sequence[str]) -> None:
-        if getattr(self, name) not in choices:
-            raise ValueError(f"{name} must be one of {', '.join(choices)}, not {getattr(self, name)!r}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class ImageConfig(CheckedSettings):
-    """Settings every family has."""
-
-    image_size: int | tuple[int, int] = 224  # side, or height and width
-    patch_size: int = 16
-    in_channels: int = 3
-    num_classes: int = 1000  # 0 gives the pooled embedding instead of logits
-    dim: int = 384  # width of a patch
-    depth: int = 12  # blocks of the trunk
-    stem: str = "linear"
-    drop_path: float = 0.0  # stochastic depth
-    drop_path_schedule: str = "uniform"  # or "linear": from 0 at the first block to the full rate at the last
-    init_std: float | None = 0.02  # of linear layers; None: 1 / sqrt(inputs), from which narrow models learn faster
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "image_size", whole_sides(self.image_size))
-        self.check_counts("patch_size", "in_channels", "dim", "depth")
-        self.check_counts("num_classes", least=0)
-        self.check_choice("drop_path_schedule", ("uniform", "linear"))
-        if min(self.size) < self.patch_size:
-            raise ValueError(f"image_size {self.image_size} must be at least one patch of {self.patch_size} pixels")
-        self.check_number("drop_path", below=1.0)
-        self.check_number("init_std", optional=True)
-
-    def check_ratio(self, name: str) -> None:
-        """The width of a hidden layer over dim."""
-        self.check_number(name)
-        if int(self.dim * getattr(self, name)) < 1:
-            raise ValueError(f"{name} {getattr(self, name)!r} of dim {self.dim} leaves no hidden channel: raise it")
-
-    def check_heads(self, num_heads: int) -> None:
-        if self.dim % num_heads:
-            divisors = [count for count in range(1, self.dim + 1) if self.dim % count == 0]
-            near = sorted(divisors, key=lambda count: abs(count - num_heads))[:3]
-            raise ValueError(
-                f"num_heads {num_heads} does not divide dim {self.dim}: try {', '.join(map(str, sorted(near)))}"
-            )
-
-    @property
-    def size(self) -> tuple[int, int]:
-        """Height and width of the image."""
-        return (self.image_size, self.image_size) if isinstance(self.image_size, int) else self.image_size
-
-    @property
-    def drop_path_rates(self) -> list[float]:
-        """The rate of each block."""
-        if self.drop_path_schedule == "uniform" or self.depth == 1:
-            return [self.drop_path] * self.depth
-        return [self.drop_path * index / (self.depth - 1) for index in range(self.depth)]
-
-
 class Model(nn.Module):
     """An image classifier: features, then a linear head.
 
-    A family implements `features`; it may also implement `summarize`, the part of it the head needs, more cheaply.
+    A family implements `features`; it may also implement `summarize`, the part of it the head needs, more cheaply. The
+    other methods are what the rest of the library asks of a model, so that nobody has to know which kind it is.
     """
 
-    config: Any
-    blocks: Any  # the trunk, where the family has one
+    config: ModelConfig
+    blocks: Any  # the row of blocks, an nn.ModuleList, where the layers are ours
+    class_stage: ClassStage | None
     head: nn.Module
     preprocessing: Preprocessing
     name: str = ""  # in the catalogue, or timm/NAME
-    family: str = ""
+    family: str = ""  # what a saved model is built by
     own_settings: Mapping[str, Any] | None = None  # what a user's own function made it of
     is_folded: bool = False  # set by fold
+    foreign: ClassVar[str | None] = None  # the child whose layers and names of weights are another library's
 
-    def __init__(self, config: Any) -> None:
+    def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
+        self.class_stage = None
         self.preprocessing = Preprocessing()
 
-    def forward(self, images: Tensor) -> Any:
+    @classmethod
+    def made(cls, config: ModelConfig) -> "Model":
+        """A model of a config with initial weights; memory is taken once, by these."""
+        with torch.device("meta"):
+            model = cls(config)
+        return materialize(model)
+
+    # What it computes.
+
+    def forward(self, images: Tensor) -> Tensor | tuple[Tensor, Tensor]:
         """Logits [batch, classes]; a model with a distillation head returns two of them when training."""
         return self.head(self.summarize(images))
 
@@ -156,6 +103,24 @@ class Model(nn.Module):
         """Summary tokens and the map of patches; `levels` are indices of blocks whose maps are wanted too."""
         raise NotImplementedError
 
+    def forward_whole(self, images: Tensor) -> Tensor:
+        """The answer by every layer on every token, as papers count, even where `forward` skips what no one reads."""
+        return self.head(self.features(images).summary)
+
+    def answer_with_grid(self, images: Tensor) -> tuple[Tensor, Grid]:
+        """What `forward` answers in eval mode, and the rows and columns of the patches the images were cut into."""
+        grid = self.patch_grid(images.shape[2], images.shape[3])
+        assert grid is not None, f"{type(self).__name__} does not tell its grid"
+        return self(images), grid
+
+    def pooling_pass(self, images: Tensor) -> PoolingPass:
+        """The answer, followed by autograd from the last patches on; to be called inside `torch.no_grad`."""
+        raise NotImplementedError
+
+    def patch_grid(self, height: int, width: int) -> Grid | None:
+        """Rows and columns of the patches of an image; None where only a forward pass tells."""
+        return None
+
     def init_weights(self) -> None:
         """Set every parameter and buffer to the value training starts from."""
         if self.is_folded:
@@ -163,6 +128,7 @@ class Model(nn.Module):
         initialize(self, std=getattr(self.config, "init_std", 0.02))
 
     def check_images(self, images: Tensor) -> None:
+        """Refuse what is no batch of images for this model."""
         if not isinstance(images, Tensor):
             raise ValueError(
                 f"expected a tensor of images [batch, {self.config.in_channels}, height, width], "
@@ -175,9 +141,114 @@ class Model(nn.Module):
         if not images.is_floating_point():
             raise ValueError("images must be floating point: scale to [0, 1] and normalise them")
 
-    def check_levels(self, levels: Sequence[int]) -> list[int]:
-        """Indices of blocks, with negative ones counted from the end."""
-        return level_indices(levels, count=self.config.depth, of="blocks")
+    # What it is.
+
+    @property
+    def trunk(self) -> "Model":
+        """The backbone: of a model with a head on a trunk that trunk, else the model itself."""
+        return self
+
+    @property
+    def image_size(self) -> int | tuple[int, int]:
+        """Side of the images the model is made for, or height and width."""
+        size = self.config.image_size
+        return self.config.size if size is None else size
+
+    @property
+    def patch_size(self) -> int | None:
+        """Side of a patch in pixels; None where there is no one size."""
+        return None
+
+    @property
+    def grid(self) -> Grid | None:
+        """Rows and columns of the patches that the weights are tied to; None where they are not."""
+        return None
+
+    @property
+    def has_two_heads(self) -> bool:
+        """Whether there is a head for labels and one for a teacher's."""
+        return isinstance(self._modules.get("head"), DistilledClassifier) and self.config.num_classes > 0
+
+    def residual_blocks(self) -> Sequence[nn.Module]:
+        """The blocks of the trunk that are ours, in the order of their use."""
+        return ()
+
+    def describe(self) -> dict[str, Any]:
+        """What the config.json of a saved model says of it: enough to build it again."""
+        return {
+            "family": self.family,
+            "name": self.name,
+            "settings": dataclasses.asdict(self.config) if self.own_settings is None else dict(self.own_settings),
+            "preprocessing": dataclasses.asdict(self.preprocessing),
+        }
+
+    # Other models with the same weights.
+
+    def for_inference(self) -> "Model":
+        """The part that is saved and served, on the same weights."""
+        return self
+
+    def rebuilt(self, **changes: Any) -> "Model":
+        """A model of the same kind with some other settings, and initial weights."""
+        model = type(self).made(dataclasses.replace(self.config, **changes))
+        model.name, model.preprocessing = self.name, self.preprocessing
+        return model
+
+    def resized(self, image_size: int | tuple[int, int]) -> "Model":
+        """A model of another image size with the same weights, in eval mode; itself where the size is its own.
+
+        Weights that belong to a grid of patches are resampled (thesis 3.4.5).
+        """
+        if height_and_width(image_size) == self.config.size:
+            return self
+        if self.is_folded:
+            raise ValueError("a folded model can't change its image size: resize the model that was folded")
+        model = self.rebuilt(image_size=image_size)
+        model.load_state_dict(self.state_for(model))
+        return model.eval()
+
+    def state_for(self, model: "Model") -> dict[str, Tensor]:
+        """The state dict in the shapes of a model that differs in its image size only."""
+        state: dict[str, Tensor] = self.state_dict()
+        if self.grid is None or model.grid is None:
+            return state
+        return resize_state(model, state, old=self.grid, new=model.grid)
+
+    # What its weights are called.
+
+    def head_prefixes(self) -> tuple[str, ...]:
+        """How the names of all that belongs to the classes begin, which another classifier does not take over."""
+        return (HEAD,)
+
+    def classifier_layers(self) -> list[nn.Linear]:
+        """The linear layers that make logits of the summary tokens, one for each head."""
+        return [layer for layer in self.head.modules() if isinstance(layer, nn.Linear)]
+
+    def timm_state(self) -> dict[str, Tensor] | None:
+        """The weights of timm's model inside, under timm's names; None where the model is not timm's."""
+        return None
+
+    # What training asks.
+
+    def parameter_layers(self) -> dict[str, int]:
+        """The layer of every parameter, by its name, from 0 at the images to the head: for layer-wise decay."""
+        raise NotImplementedError
+
+    def undecayed(self) -> set[str]:
+        """Names of parameters without weight decay: norms, biases, tokens, positions, LayerScale and scalar gates."""
+        return find_undecayed(self)
+
+    def parts(self) -> dict[str, set[str]]:
+        """For each of PARTS the names of its parameters: what can be trained alone."""
+        return dict(zip(PARTS, find_parts(self), strict=True))
+
+    def from_block(self, first: int) -> set[str]:
+        """Names of the parameters of the blocks from one on, and of what comes after them."""
+        raise NotImplementedError
+
+    def recompute_blocks(self) -> None:
+        """From now on recompute each block in the backward pass instead of keeping what is inside it."""
+        raise NotImplementedError
 
 
 def level_indices(levels: Sequence[int], *, count: int, of: str) -> list[int]:
@@ -190,27 +261,6 @@ def level_indices(levels: Sequence[int], *, count: int, of: str) -> list[int]:
         if not -count <= index < count:
             raise ValueError(f"level {index} is not one of the {count} {of}")
     return [index % count for index in indices]
-
-
-def whole_sides(image_size: Any) -> int | tuple[int, int]:
-    """An image size as Python's own numbers; JSON gives a list, numpy numbers of its own."""
-    sides = image_size if isinstance(image_size, (tuple, list)) else (image_size, image_size)
-    try:
-        if any(isinstance(side, bool) for side in sides):
-            raise TypeError
-        height, width = map(operator.index, sides)
-    except (TypeError, ValueError):
-        raise ValueError(f"image_size must be a whole number or (height, width), not {image_size!r}") from None
-    return (height, width) if sides is image_size else height
-
-
-def height_and_width(image_size: Any) -> tuple[int, int]:
-    """The sides of an image that has at least one pixel."""
-    size = whole_sides(image_size)
-    height, width = (size, size) if isinstance(size, int) else size
-    if min(height, width) < 1:
-        raise ValueError(f"image_size must be a whole number or (height, width), not {image_size!r}")
-    return height, width
 
 
 @runtime_checkable
@@ -241,33 +291,9 @@ def initialize(module: nn.Module, *, std: float | None = 0.02) -> None:
             part.finish_init()
 
 
-def stem_of(config: ImageConfig) -> Stem:
-    """The stem a config asks for; an image that can't be cut is refused here, before anything is built."""
-    stem = make_stem(config.stem, in_channels=config.in_channels, dim=config.dim, patch_size=config.patch_size)
-    stem.grid(*config.size)
-    return stem
-
-
-def head_of(config: ImageConfig, *, distilled: bool = False, per_class: bool = False) -> nn.Module:
-    """The linear classifier that fits the summary tokens of a config."""
-    kind = PerClassClassifier if per_class else DistilledClassifier if distilled else Classifier
-    return kind(config.dim, num_classes=config.num_classes)
-
-
-def to_maps(patches: Tensor, grid: tuple[int, int]) -> Tensor:
+def to_maps(patches: Tensor, grid: Grid) -> Tensor:
     """[batch, length, dim] -> [batch, dim, height, width], a view."""
     return patches.transpose(1, 2).unflatten(2, grid)
-
-
-def config_from_settings(kind: type, name: str, settings: dict[str, Any]) -> Any:
-    """A config of class `kind`; a setting it does not have is an error that offers the nearest names."""
-    known = [field.name for field in dataclasses.fields(kind)]
-    for setting in settings:
-        if setting not in known:
-            near = difflib.get_close_matches(setting, known, n=3)
-            hint = f"did you mean {', '.join(near)}?" if near else f"it has {', '.join(known)}"
-            raise ValueError(f"{name} has no setting {setting!r}: {hint}")
-    return kind(**settings)
 
 
 def materialize(model: Model) -> Model:

@@ -9,7 +9,9 @@ from vitrail.layers.mixing import ConvolutionMix
 from vitrail.layers.norm import EPSILON, make_norm
 from vitrail.layers.pooling import make_pooling_stage
 from vitrail.layers.residual import Branch, LayerScale, Residual
-from vitrail.models.contract import Features, ImageConfig, Model, head_of, stem_of
+from vitrail.models.backbone import Backbone, head_of, stem_of
+from vitrail.models.config import ImageConfig
+from vitrail.models.contract import Features
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,10 +47,11 @@ class PatchConvNetConfig(ImageConfig):
         return self.num_classes if self.per_class_tokens else 1 + self.distilled
 
 
-class PatchConvNet(Model):
+class PatchConvNet(Backbone):
     """Convolutional blocks at one resolution, channels last in memory from the stem on, then learned aggregation."""
 
     config: PatchConvNetConfig
+    family = "patchconvnet"
 
     def __init__(self, config: PatchConvNetConfig) -> None:
         super().__init__(config)
@@ -79,6 +82,9 @@ class PatchConvNet(Model):
         )
         self.norm = nn.LayerNorm(config.dim, eps=EPSILON)
         self.head = head_of(config, distilled=config.distilled, per_class=config.per_class_tokens)
+
+    def head_prefixes(self) -> tuple[str, ...]:
+        return (*super().head_prefixes(), *(("class_stage.tokens",) if self.config.per_class_tokens else ()))
 
     def features(self, images: Tensor, *, levels: Sequence[int] = ()) -> Features:
         wanted = self.check_levels(levels)

@@ -5,12 +5,15 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
+from vitrail.layers.grid import Grid, count_of
 from vitrail.layers.mixing import CrossPatchLinear, CrossPatchMLP, PatchConvolution
 from vitrail.layers.mlp import FeedForward
 from vitrail.layers.norm import make_norm
 from vitrail.layers.pooling import ClassLinear, ClassStage
 from vitrail.layers.residual import Block, Branch, LayerScale, Residual
-from vitrail.models.contract import Features, ImageConfig, Model, head_of, stem_of, to_maps
+from vitrail.models.backbone import Backbone, head_of, stem_of
+from vitrail.models.config import ImageConfig
+from vitrail.models.contract import Features, to_maps
 
 COMMUNICATIONS = ("linear", "none", "mlp", "conv", "depthwise", "separable")
 
@@ -45,18 +48,18 @@ class ResMLPConfig(ImageConfig):
         return self.communication != "none" or self.pool == "class_mlp"
 
 
-class ResMLP(Model):
+class ResMLP(Backbone):
     """Patches through cross-patch and cross-channel layers; no positions and no attention.
 
     The cross-patch layer ties the model to its image size; weights move to another one, A's by interpolation.
     """
 
     config: ResMLPConfig
+    family = "resmlp"
 
     def __init__(self, config: ResMLPConfig) -> None:
         super().__init__(config)
         self.stem = stem_of(config)
-        self.grid = self.stem.grid(*config.size)
         self.blocks = nn.ModuleList(self.make_block(rate) for rate in config.drop_path_rates)
         self.norm = make_norm(config.norm, config.dim)
         self.class_stage = (
@@ -66,6 +69,10 @@ class ResMLP(Model):
         )
         self.head = head_of(config, distilled=config.distilled)
 
+    @property
+    def grid(self) -> Grid:
+        return self.stem.grid(*self.config.size)
+
     def make_block(self, drop_path: float) -> nn.Module:
         feed_forward = self.residual(self.feed_forward(), drop_path)
         if self.config.communication == "none":
@@ -73,7 +80,7 @@ class ResMLP(Model):
         return Block(communication=self.residual(self.cross_patch(), drop_path), feed_forward=feed_forward)
 
     def make_class_block(self) -> Block:
-        look = self.residual(ClassLinear(self.grid[0] * self.grid[1]), 0.0)
+        look = self.residual(ClassLinear(count_of(self.grid)), 0.0)
         return Block(communication=look, feed_forward=self.residual(self.feed_forward(), 0.0))
 
     def residual(self, mix: nn.Module, drop_path: float) -> Residual:
@@ -85,7 +92,7 @@ class ResMLP(Model):
         return FeedForward(self.config.dim, hidden_dim=int(self.config.dim * self.config.mlp_ratio))
 
     def cross_patch(self) -> nn.Module:
-        num_patches = self.grid[0] * self.grid[1]
+        num_patches = count_of(self.grid)
         match self.config.communication:
             case "linear":
                 return CrossPatchLinear(num_patches)

@@ -1,123 +1,44 @@
 """Any timm backbone behind our contract, plain or with our attention pooling (thesis 5.3.4)."""
 
 import dataclasses
-import difflib
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import timm
 import timm.data
+import timm.models
 import torch
 from torch import Tensor, nn
 
 from vitrail.layers.classifier import Classifier, DistilledClassifier
+from vitrail.layers.grid import Grid
 from vitrail.layers.norm import EPSILON
 from vitrail.layers.pooling import make_pooling_stage
 from vitrail.models.contract import (
-    CheckedSettings,
+    HEAD,
     Features,
     Model,
+    PoolingPass,
     Preprocessing,
     for_channels,
-    height_and_width,
     initialize,
     level_indices,
     to_maps,
-    whole_sides,
 )
+from vitrail.models.following import following
+from vitrail.models.parameters import names_of
+from vitrail.models.timm_config import OUR_NAMES, TimmConfig
 
-# Arguments of timm's models that are settings of ours, or not for the one who builds a model to say.
-_OURS = {
-    "in_chans": "in_channels",
-    "num_classes": "num_classes",
-    "img_size": "image_size",
-    "drop_path_rate": "drop_path",
-    "global_pool": "pool",
+# Parts of a model, and where timm's transformers and residual networks have their parameters.
+_PARTS = {
+    "attention": r"(^|\.)attn\d*\.",
+    "ffn": r"(^|\.)mlp\d*\.",
+    "norm": r"(^|\.)norm\w*\.",
+    "positions": r"(^|\.)pos_embed",
+    "stem": r"^backbone\.(patch_embed|stem|conv1|bn1)\b",
 }
-_WITHHELD = (
-    "pretrained",
-    "checkpoint_path",
-    "pretrained_cfg",
-    "pretrained_cfg_overlay",
-    "features_only",
-    "out_indices",
-)
-
-
-def check_options(options: object) -> None:
-    """Refuse what timm.create_model would take for something else than the shape of a model."""
-    if not isinstance(options, dict) or not all(isinstance(name, str) for name in options):
-        raise ValueError(f"options are names and values for timm's model, as {{output_stride: 8}}, not {options!r}")
-    for name in options:
-        if name in _OURS:
-            raise ValueError(f"options: {name} is the setting {_OURS[name]} of ours")
-        if name in _WITHHELD:
-            raise ValueError(f"options: {name} does not say how a backbone is built: leave it out")
-
-
-@dataclass(frozen=True, kw_only=True)
-class TimmSettings(CheckedSettings):
-    """What a user may set of a timm backbone."""
-
-    image_size: int | tuple[int, int] | None = None  # None: the size timm trained it at
-    in_channels: int = 3
-    num_classes: int = 1000
-    pool: str = "average"  # timm's own pooling and classifier, or "attention": ours
-    num_heads: int = 1  # heads of the pooling attention
-    distilled: bool = False  # two heads of ours on the pooled features, the second for a teacher's labels
-    drop_path: float = 0.0
-    options: dict[str, Any] = field(default_factory=dict)  # what else timm's model takes: channels, output_stride ...
-
-    def __post_init__(self) -> None:
-        self.check_counts("in_channels", "num_heads")
-        self.check_counts("num_classes", least=0)
-        self.check_flags("distilled")
-        self.check_number("drop_path", below=1.0)
-        check_options(self.options)
-        if self.image_size is not None:
-            object.__setattr__(self, "image_size", whole_sides(self.image_size))
-            height_and_width(self.image_size)
-        if self.pool not in ("average", "attention"):
-            raise ValueError(f"pool must be average or attention, not {self.pool!r}")
-        if self.pool == "average" and self.num_heads != 1:
-            raise ValueError("num_heads is a setting of pool='attention'")
-
-
-@dataclass(frozen=True, kw_only=True)
-class TimmConfig(TimmSettings):
-    """Settings of a timm backbone and its name."""
-
-    timm_name: str
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not timm.is_model(self.timm_name):
-            near = difflib.get_close_matches(self.timm_name, timm.list_models(), n=3)
-            hint = f"did you mean {', '.join(f'timm/{name}' for name in near)}?" if near else "see timm.list_models()"
-            raise ValueError(f"timm has no model {self.timm_name!r}: {hint}")
-
-    @property
-    def has_own_classifier(self) -> bool:
-        """Whether timm's own classifier answers."""
-        return self.pool == "average" and not self.distilled
-
-    @property
-    def timm_facts(self) -> dict[str, Any]:
-        """What timm says of the weights it trained: input_size, fixed_input_size, mean, std and so on."""
-        facts = timm.get_pretrained_cfg(self.timm_name)
-        return {"input_size": (3, 224, 224)} if facts is None else facts.to_dict()
-
-    @property
-    def timm_size(self) -> tuple[int, int]:
-        """Height and width of the images timm trained it on."""
-        height, width = self.timm_facts["input_size"][-2:]
-        return height, width
-
-    @property
-    def size(self) -> tuple[int, int]:
-        """Height and width of the image."""
-        return self.timm_size if self.image_size is None else height_and_width(self.image_size)
+_BELOW_BLOCKS = ("stem", "patch_embed", "pos_embed", "cls_token", "dist_token", "positions", "tokens")
 
 
 class TimmBackbone(Model):
@@ -128,6 +49,8 @@ class TimmBackbone(Model):
     """
 
     config: TimmConfig
+    family = "timm"
+    foreign = "backbone"
 
     def __init__(self, config: TimmConfig) -> None:
         if config.image_size is None:
@@ -151,6 +74,12 @@ class TimmBackbone(Model):
         self.norm = nn.LayerNorm(dim, eps=EPSILON) if has_pooling else None
         self.head = make_head(config, dim if has_pooling else getattr(self.backbone, "head_hidden_size", dim))
         self.preprocessing = preprocessing_of(config)
+
+    @classmethod
+    def made(cls, config: Any) -> "TimmBackbone":
+        model = cls(config)
+        model.init_pooling()  # the rest of init_weights is what timm just did
+        return model
 
     def try_size(self) -> None:
         """Refuse a size the backbone was built for in vain."""
@@ -196,7 +125,7 @@ class TimmBackbone(Model):
                 "create it with that image_size"
             )
 
-    def forward(self, images: Tensor) -> Any:
+    def forward(self, images: Tensor) -> Tensor | tuple[Tensor, Tensor]:
         if self.config.has_own_classifier:
             self.check_images(images)
             return self.backbone(images)
@@ -221,6 +150,37 @@ class TimmBackbone(Model):
         if self.norm is not None:
             maps = self.norm(maps.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
         return Features(summary, maps, chosen)
+
+    def forward_whole(self, images: Tensor) -> Tensor:
+        answer = self(images)
+        return answer[0] if isinstance(answer, tuple) else answer
+
+    def answer_with_grid(self, images: Tensor) -> tuple[Tensor, Grid]:
+        """The steps of `forward`: only they tell the grid, which depends on the backbone."""
+        self.check_images(images)
+        output = self.backbone.forward_features(images)
+        maps = self.as_maps(output, images)
+        is_own = self.config.has_own_classifier
+        answer = self.backbone.forward_head(output) if is_own else self.head(self.pool(output, maps))
+        return answer, (maps.shape[2], maps.shape[3])
+
+    def pooling_pass(self, images: Tensor) -> PoolingPass:
+        """From timm's last map on, or from the input of the last block where a class token is read behind it."""
+
+        def to_map(product: Tensor) -> Tensor:
+            return self.as_maps(product, images).sum(dim=1)
+
+        if getattr(self.backbone, "global_pool", None) == "token" and hasattr(self.backbone, "blocks"):
+            last = self.backbone.blocks[-1]
+            with following([last], is_input=True) as points:
+                logits = self(images)
+            return PoolingPass(logits, points[last], to_map)
+        self.check_images(images)
+        patches = self.backbone.forward_features(images).detach().requires_grad_()
+        with torch.enable_grad():
+            is_own = self.config.has_own_classifier
+            logits = self.backbone.forward_head(patches) if is_own else self.head(self.pool(patches, None))
+        return PoolingPass(logits, patches, to_map)
 
     def pool(self, output: Tensor, maps: Tensor | None) -> Tensor:
         """The summary token: timm's own of its `output`, or ours of the maps."""
@@ -258,6 +218,80 @@ class TimmBackbone(Model):
             f"timm/{self.config.timm_name} gives no single map of patches: it can only classify, with pool='average'"
         )
 
+    def state_for(self, model: Model) -> dict[str, Tensor]:
+        """The state dict in the shapes of another image size, resized as timm does it where shapes differ."""
+        assert isinstance(model, TimmBackbone)
+        state: dict[str, Tensor] = self.state_dict()
+        wanted = model.state_dict()
+        if all(value.shape == wanted[name].shape for name, value in state.items()):
+            return state
+        resized = make_backbone(model.config, weights=self.backbone.state_dict()).state_dict()
+        return state | {f"backbone.{name}": value for name, value in resized.items()}
+
+    def head_prefixes(self) -> tuple[str, ...]:
+        classifier = self.backbone.default_cfg.get("classifier") or ()
+        names = (classifier,) if isinstance(classifier, str) else tuple(classifier)
+        ours = (HEAD,) if self.class_stage is None else ("class_stage.", "norm.", HEAD)
+        return (*(f"backbone.{name}." for name in names), *ours)
+
+    def classifier_layers(self) -> list[nn.Linear]:
+        if not self.config.has_own_classifier:
+            return super().classifier_layers()
+        classifier = self.backbone.get_classifier()
+        if not isinstance(classifier, nn.Linear) or classifier.bias is None:
+            raise ValueError(f"{self.name} does not end in one linear layer: a probe of it can't be saved as a model")
+        return [classifier]
+
+    def timm_state(self) -> dict[str, Tensor]:
+        if not self.config.has_own_classifier:
+            extra = "attention pooling" if self.class_stage is not None else "second head"
+            raise ValueError(f"timm has no such {extra}; model.backbone.state_dict() is the part it has")
+        return {name: value.detach().clone() for name, value in self.backbone.state_dict().items()}
+
+    def parameter_layers(self) -> dict[str, int]:
+        """The layer of every parameter: as timm divides its model, then our pooling, then our norm and head."""
+        if not hasattr(self.backbone, "group_matcher"):
+            raise ValueError(f"timm/{self.config.timm_name} does not tell its layers: layer_decay and Muon need them")
+        matcher = self.backbone.group_matcher(coarse=False)
+        found = timm.models.group_parameters(self.backbone, matcher, reverse=True)
+        layers = {f"backbone.{name}": layer for name, layer in found.items()}
+        pooling = max(layers.values()) + 1
+        last = pooling + (self.class_stage is not None)
+        return {
+            name: layers[name] if name in layers else pooling if name.startswith("class_stage.") else last
+            for name, _ in self.named_parameters()
+        }
+
+    def undecayed(self) -> set[str]:
+        """Names of parameters without weight decay; timm names its tokens and positions itself."""
+        own = self.backbone.no_weight_decay() if hasattr(self.backbone, "no_weight_decay") else ()
+        return super().undecayed() | {f"backbone.{name}" for name in own}
+
+    def parts(self) -> dict[str, set[str]]:
+        names = {name for name, _ in self.backbone.named_parameters(prefix="backbone")}
+        found = {part: ours - names for part, ours in super().parts().items()}
+        for part, pattern in _PARTS.items():
+            found[part] |= {name for name in names if re.search(pattern, name)}
+        if not found["head"]:
+            found["head"] = names_of(self, self.backbone.get_classifier().parameters())
+        return found
+
+    def from_block(self, first: int) -> set[str]:
+        if not hasattr(self.backbone, "blocks"):
+            raise ValueError(f"timm/{self.config.timm_name} has no row of blocks")
+        if first >= len(self.backbone.blocks):
+            raise ValueError(f"there are the blocks 0 to {len(self.backbone.blocks) - 1}")
+        below = (
+            *(f"backbone.blocks.{index}." for index in range(first)),
+            *(f"backbone.{name}." for name in _BELOW_BLOCKS),
+        )
+        return {name for name, _ in self.named_parameters() if not f"{name}.".startswith(below)}
+
+    def recompute_blocks(self) -> None:
+        if not hasattr(self.backbone, "set_grad_checkpointing"):
+            raise ValueError(f"{self.name} can't recompute its blocks: leave run.checkpointing out")
+        self.backbone.set_grad_checkpointing()
+
 
 def make_backbone(config: TimmConfig, *, is_pretrained: bool = False, weights: dict[str, Tensor] | None = None) -> Any:
     """timm's model, without its classifier where ours follows; with the weights timm offers where `is_pretrained`.
@@ -281,7 +315,7 @@ def make_backbone(config: TimmConfig, *, is_pretrained: bool = False, weights: d
     except Exception as error:  # timm's models check little: a wrong value ends in whatever it breaks first
         for setting in ("img_size", "drop_path_rate"):
             if isinstance(error, TypeError) and f"'{setting}'" in str(error):
-                raise ValueError(f"timm/{config.timm_name} has no setting {_OURS[setting]}: leave it out") from None
+                raise ValueError(f"timm/{config.timm_name} has no setting {OUR_NAMES[setting]}: leave it out") from None
         if not config.options and not isinstance(error, AssertionError):
             raise
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__

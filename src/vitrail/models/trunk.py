@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from vitrail.layers.attention import SelfAttention, TalkingHeadsAttention
+from vitrail.layers.grid import Grid
 from vitrail.layers.mlp import FeedForward
 from vitrail.layers.norm import EPSILON
 from vitrail.layers.position import LearnedPositions
@@ -23,8 +24,8 @@ from vitrail.layers.residual import (
     ScalarBias,
     ScalarScale,
 )
-from vitrail.layers.stem import Stem
-from vitrail.models.contract import ImageConfig, Model
+from vitrail.models.backbone import Backbone
+from vitrail.models.config import ImageConfig
 
 SCALAR_STYLES = {"rezero": 0.0, "fixup": 1.0, "t_fixup": 1.0}  # initial weight of a branch
 RESIDUAL_STYLES = (
@@ -150,12 +151,18 @@ def make_trunk(config: TrunkConfig) -> nn.ModuleList:
     return nn.ModuleList(make_block(config, drop_path=rate) for rate in config.drop_path_rates)
 
 
-class TrunkModel(Model):
+class TrunkModel(Backbone):
     """What ViT and CaiT have in common: positions added to the patches, and the initialisation of the trunk."""
 
     config: TrunkConfig
-    stem: Stem
     positions: LearnedPositions
+
+    @property
+    def grid(self) -> Grid:
+        return self.positions.grid
+
+    def entry(self) -> list[nn.Parameter]:
+        return [*super().entry(), *self.positions.parameters()]
 
     @torch.no_grad()
     def init_weights(self) -> None:
@@ -165,7 +172,7 @@ class TrunkModel(Model):
         elif self.config.residual == "t_fixup":
             apply_t_fixup(self.blocks, dim=self.config.dim)
 
-    def embed(self, images: Tensor) -> tuple[Tensor, tuple[int, int]]:
+    def embed(self, images: Tensor) -> tuple[Tensor, Grid]:
         """Patches with their positions, [batch, length, dim], and their grid."""
         self.check_images(images)
         grid = self.stem.grid(*images.shape[-2:])

@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 from vitrail.layers.norm import EPSILON
 from vitrail.layers.position import LearnedPositions
-from vitrail.models.contract import Features, head_of, stem_of, to_maps
+from vitrail.models.backbone import head_of, stem_of
+from vitrail.models.contract import Features, to_maps
 from vitrail.models.trunk import TrunkConfig, TrunkModel, make_trunk
 
 
@@ -41,6 +42,8 @@ class VisionTransformer(TrunkModel):
     """Patches and special tokens through the trunk; the head reads the special tokens, or the patches' average."""
 
     config: ViTConfig
+    family = "vit"
+    undecayed_tensors = ("tokens",)
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__(config)
@@ -60,6 +63,9 @@ class VisionTransformer(TrunkModel):
         super().init_weights()
         if self.tokens is not None:
             nn.init.trunc_normal_(self.tokens, std=0.02)
+
+    def entry(self) -> list[nn.Parameter]:
+        return [*super().entry(), *([] if self.tokens is None else [self.tokens])]
 
     def insert_tokens(self, patches: Tensor) -> Tensor:
         """Put the special tokens before the patches."""

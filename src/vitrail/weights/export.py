@@ -1,12 +1,12 @@
 """to_timm: a model's weights under timm's names, where timm has such a model."""
 
+import dataclasses
 from typing import Any
 
 from torch import Tensor
 
 from vitrail.models.contract import Model
-from vitrail.models.timm_backbone import TimmBackbone
-from vitrail.weights.translate import family_of, translate_to_timm
+from vitrail.weights.translate import translate_to_timm
 
 # Setting -> the value timm's models have, per family; other settings are timm's own too.
 TIMM_SETTINGS: dict[str, dict[str, Any]] = {
@@ -33,27 +33,25 @@ def to_timm(model: Model) -> dict[str, Tensor]:
     """
     if model.is_folded:
         raise ValueError("a folded model has other weights than timm's: convert the model that was folded")
-    if isinstance(model, TimmBackbone):
-        if not model.config.has_own_classifier:
-            extra = "attention pooling" if model.class_stage is not None else "second head"
-            raise ValueError(f"timm has no such {extra}; model.backbone.state_dict() is the part it has")
-        return {name: value.detach().clone() for name, value in model.backbone.state_dict().items()}
+    state = model.timm_state()
+    if state is not None:
+        return state
     reason = why_not(model)
     if reason:
-        raise ValueError(f"timm has no {model.name or family_of(model)} as this one: {reason}")
+        raise ValueError(f"timm has no {model.name or model.family} as this one: {reason}")
     return translate_to_timm(model)
 
 
 def why_not(model: Model) -> str:
     """Why timm has no such model, empty where it has."""
-    family, config = family_of(model), model.config
+    family, config = model.family, dataclasses.asdict(model.config)
     if family not in TIMM_SETTINGS:
         return f"it has no {family}"
     for setting, value in TIMM_SETTINGS[family].items():
-        if getattr(config, setting) != value:
-            return f"{setting}={getattr(config, setting)!r}, timm's has {value!r}"
-    if family == "cait" and (config.layer_scale is None or config.class_depth == 0):
+        if config[setting] != value:
+            return f"{setting}={config[setting]!r}, timm's has {value!r}"
+    if family == "cait" and (config["layer_scale"] is None or config["class_depth"] == 0):
         return "timm's CaiT always has LayerScale and a class token"
-    if family == "vit" and config.distilled and not config.class_position:
+    if family == "vit" and config["distilled"] and not config["class_position"]:
         return "timm's distilled ViT has positions for its special tokens, class_position=True"
     return ""

@@ -6,16 +6,14 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from vitrail.heads.embed import TRUNK, EmbeddingModel
-from vitrail.models.contract import Model
-from vitrail.models.timm_backbone import TimmBackbone
+from vitrail.layers.grid import MODES, Grid
+from vitrail.models.contract import HEAD, TRUNK, Model
+from vitrail.models.resizing import count_patches, resize_state
 from vitrail.weights.files import Source, Weights, read_weights
 from vitrail.weights.misfit import Misfit, find_hints
 from vitrail.weights.names import TIMM, VITRAIL, recognize_dialect, recognize_family
-from vitrail.weights.resize import MLP_ACROSS_PATCHES, MODES, Grid, count_patches, grid_of, resize_weights, square_side
-from vitrail.weights.translate import Translation, family_of, translate_to_ours
+from vitrail.weights.translate import Translation, square_side, translate_to_ours
 
-HEAD = "head."  # how the names of a classifier of ours begin
 OPTIONAL = "num_batches_tracked"  # older files have none; it starts anew
 
 
@@ -59,14 +57,14 @@ def fit_weights(
 ) -> dict[str, Tensor]:
     """The tensors for `model`, under its names, in its shapes and dtypes.
 
-    `is_exact` allows our own names only, and no resizing. An embedding model's weights go on its trunk part by part; of
-    an embedding model's weights any other model takes the trunk.
+    `is_exact` allows our own names only, and no resizing. Weights go on a model with a head on a trunk part by part; of
+    the weights of such a model any other takes the trunk.
     """
-    if isinstance(model, EmbeddingModel):
-        return fit_embedding(
+    if model.trunk is not model:
+        return fit_on_trunk(
             model, weights, reset_head=reset_head, interpolation=interpolation, grid=grid, is_exact=is_exact
         )
-    weights = split_embedding(weights)[0]
+    weights = split_trunk(weights)[0]
     dialect = dialect_of(model, weights)
     if is_exact and dialect != VITRAIL:
         raise ValueError(f"{weights.label}: the names are {dialect}, not vitrail's; read it with load_weights")
@@ -81,20 +79,20 @@ def fit_weights(
         resized = resize_to(model, translation.state, hints, told=told, is_own=dialect == VITRAIL, mode=interpolation)
     misfit = compare(translation, resized, wanted)
     if misfit:
-        family, source_family = family_of(model), recognize_family(weights.state)
+        family, source_family = model.family, recognize_family(weights.state)
         title = f"{weights.label}: the weights ({dialect} names) do not fit {model.name or family}"
-        if source_family and family not in ("timm", source_family):
+        if source_family and model.foreign is None and family != source_family:
             title = (
                 f"{weights.label}: the weights are of a {source_family} and {model.name or 'the model'} is a {family}"
             )
         else:
-            misfit.hints = [*hints, *find_hints(translation.state, wanted, model, head=head_prefixes(model))]
+            misfit.hints = [*hints, *find_hints(translation.state, wanted, model, head=model.head_prefixes())]
         raise ValueError(misfit.describe(title))
     return {name: value.to(wanted[name].dtype) for name, value in resized.items()}
 
 
-def split_embedding(weights: Weights) -> tuple[Weights, dict[str, Tensor]]:
-    """The weights of an embedding model's trunk, under the trunk's own names, and those of what stands on it.
+def split_trunk(weights: Weights) -> tuple[Weights, dict[str, Tensor]]:
+    """The weights of a trunk, under its own names, and those of what stands on it.
 
     Of other weights, all are the trunk's.
     """
@@ -105,8 +103,8 @@ def split_embedding(weights: Weights) -> tuple[Weights, dict[str, Tensor]]:
     return replace(weights, state=of_trunk), others
 
 
-def fit_embedding(
-    model: EmbeddingModel,
+def fit_on_trunk(
+    model: Model,
     weights: Weights,
     *,
     reset_head: bool,
@@ -114,13 +112,12 @@ def fit_embedding(
     grid: Grid | None,
     is_exact: bool,
 ) -> dict[str, Tensor]:
-    """The tensors for an embedding model: all of its trunk, and what fits of the heads, or all where it is exact.
+    """The tensors for a model with heads on a trunk: all of the trunk, and what fits of the heads, or all if exact.
 
-    Of a classifier all but its head goes on the trunk. The classifier beside the projector is left out with
-    `reset_head`.
+    Of a classifier all but its head goes on the trunk. The classifier on the trunk is left out with `reset_head`.
     """
-    of_trunk, others = split_embedding(weights)
-    has_classifier = of_trunk is weights and not is_exact  # the trunk of an embedding has none
+    of_trunk, others = split_trunk(weights)
+    has_classifier = of_trunk is weights and not is_exact  # the trunk has none
     fitted = fit_weights(
         model.trunk, of_trunk, reset_head=has_classifier, interpolation=interpolation, grid=grid, is_exact=is_exact
     )
@@ -139,14 +136,14 @@ def fit_embedding(
 
 
 def without_head(state: Mapping[str, Tensor], model: Model) -> dict[str, Tensor]:
-    return {name: value for name, value in state.items() if not name.startswith(head_prefixes(model))}
+    return {name: value for name, value in state.items() if not name.startswith(model.head_prefixes())}
 
 
 def dialect_of(model: Model, weights: Weights) -> str:
     if model.own_settings is not None:  # no other library has names for it
         return VITRAIL
-    if isinstance(model, TimmBackbone):
-        return VITRAIL if any(name.startswith("backbone.") for name in weights.state) else TIMM
+    if model.foreign is not None:
+        return VITRAIL if any(name.startswith(f"{model.foreign}.") for name in weights.state) else TIMM
     dialect = recognize_dialect(weights.state)
     if dialect is None:
         first = ", ".join(list(weights.state)[:4])
@@ -154,21 +151,11 @@ def dialect_of(model: Model, weights: Weights) -> str:
     return dialect
 
 
-def head_prefixes(model: Model) -> tuple[str, ...]:
-    """How the names of the head's parameters begin, in our naming."""
-    if not isinstance(model, TimmBackbone):
-        return (HEAD, "class_stage.tokens") if getattr(model.config, "per_class_tokens", False) else (HEAD,)
-    classifier = model.backbone.default_cfg.get("classifier") or ()
-    names = (classifier,) if isinstance(classifier, str) else tuple(classifier)
-    ours = (HEAD,) if model.class_stage is None else ("class_stage.", "norm.", HEAD)
-    return (*(f"backbone.{name}." for name in names), *ours)
-
-
 def resize_to(
     model: Model, state: Mapping[str, Tensor], hints: list[str], *, told: Grid | None, is_own: bool, mode: str
 ) -> Mapping[str, Tensor]:
     """Our tensors on the model's grid; where that can't be done they stay and `hints` says why."""
-    new, count = grid_of(model), count_patches(state)
+    new, count = model.grid, count_patches(model, state)
     if new is None or count is None:
         return state
     if told is not None and told[0] * told[1] != count:
@@ -178,12 +165,11 @@ def resize_to(
     if old is None:
         hints.append(f"the weights' {count} patches form no square: say their rows and columns, grid=(rows, columns)")
         return state
-    if old != new and any(MLP_ACROSS_PATCHES.fullmatch(name) for name in state):
-        hints.append(
-            f"an MLP across patches can't change its resolution: create the model for {old[0]}x{old[1]} patches"
-        )
+    try:
+        return resize_state(model, state, old=old, new=new, mode=mode)
+    except ValueError as error:  # of a layer that can't be resized
+        hints.append(str(error))
         return state
-    return resize_weights(state, old=old, new=new, mode=mode) if old != new else state
 
 
 def guess_grid(count: int, new: Grid, *, is_own: bool) -> Grid | None:

@@ -15,13 +15,12 @@ import torch
 from torch import Tensor
 
 from vitrail import __version__
-from vitrail.heads.embed import trunk_of
 from vitrail.models.contract import Model
+from vitrail.models.resizing import grid_tensors
 from vitrail.storage import is_partial, read_json, replacing_files, settle, write_json
 from vitrail.storage.tensors import Remembered, as_bytes, hash_tensors, write_tensors
 from vitrail.weights.files import Source, read_file, read_weights
-from vitrail.weights.load import dialect_of, head_prefixes, split_embedding
-from vitrail.weights.resize import grid_of, is_tied_to_grid
+from vitrail.weights.load import dialect_of, split_trunk
 from vitrail.weights.save import VERSION_KEY, build, check_description, check_saveable, describe
 from vitrail.weights.translate import translate_to_ours
 
@@ -163,8 +162,8 @@ def tensors_of_trunk(trunk: Model | Source, *, model: Model) -> dict[str, Tensor
     if isinstance(trunk, Model):
         if trunk.is_folded:
             raise ValueError("a folded model is no trunk: give the model that was folded")
-        return trunk_of(trunk).state_dict()
-    weights, _ = split_embedding(read_weights(trunk))
+        return trunk.trunk.state_dict()
+    weights, _ = split_trunk(read_weights(trunk))
     translation = translate_to_ours(weights.state, model, dialect=dialect_of(model, weights), grid=weights.grid)
     dtypes = {name: value.dtype for name, value in model.state_dict().items()}
     return {name: value.to(dtypes[name]) for name, value in translation.state.items() if name in dtypes}
@@ -195,15 +194,12 @@ def check_trunk(
 
 def find_shared(model: Model, trunk: Mapping[str, Tensor]) -> tuple[str, ...]:
     """The sorted names of what is the trunk's, bit for bit, and belongs neither to the classes nor to the grid."""
-    head, has_grid = head_prefixes(model), grid_of(model) is not None
+    head, of_grid = model.head_prefixes(), grid_tensors(model)
     return tuple(
         sorted(
             name
             for name, value in model.state_dict().items()
-            if name in trunk
-            and not name.startswith(head)
-            and not (has_grid and is_tied_to_grid(name))
-            and is_same(value, trunk[name])
+            if name in trunk and not name.startswith(head) and name not in of_grid and is_same(value, trunk[name])
         )
     )
 

@@ -1,7 +1,6 @@
 """save_model and load_model: a folder with model.safetensors and a config.json that says what to build."""
 
 import contextlib
-import dataclasses
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,18 +12,18 @@ from torch import Tensor
 from vitrail import __version__
 from vitrail.heads.embed import EmbeddingModel, EmbeddingSettings
 from vitrail.models.build import FAMILIES, OWN, build_model, build_own_model, build_timm_model
-from vitrail.models.contract import Model, Preprocessing, config_from_settings
+from vitrail.models.config import config_from_settings
+from vitrail.models.contract import Model, Preprocessing
+from vitrail.models.timm_backbone import TimmBackbone
 from vitrail.storage import read_json, replacing_files, settle, write_json
 from vitrail.storage.tensors import write_tensors
 from vitrail.weights.files import GRID_KEY, format_grid, locate, read_file
 from vitrail.weights.hub import HUB_PREFIX, HubAddress, fetch
 from vitrail.weights.load import fit_weights, install
-from vitrail.weights.resize import grid_of
-from vitrail.weights.translate import family_of
 
 WEIGHTS_FILE, CONFIG_FILE = "model.safetensors", "config.json"
 VERSION_KEY = "vitrail"
-EMBEDDING = "embedding"  # the family of a trunk with a projector on it
+KNOWN_FAMILIES = (*FAMILIES, TimmBackbone.family, EmbeddingModel.family)
 CONFIG_KEYS = (VERSION_KEY, "family", "name", "settings", "preprocessing")
 
 
@@ -37,7 +36,7 @@ def save_model(model: Model, folder: str | os.PathLike[str]) -> None:
     check_saveable(model)
     if path.exists() and not path.is_dir():
         raise ValueError(f"{path}: is a file; save_model writes a folder")
-    grid = grid_of(model)
+    grid = model.grid
     metadata = {"format": "pt", VERSION_KEY: __version__, **({GRID_KEY: format_grid(grid)} if grid else {})}
     with replacing_files(path, keeps_others=True) as draft:
         write_tensors(separate_tensors(model), draft / WEIGHTS_FILE, metadata=metadata)
@@ -53,7 +52,7 @@ def load_model(source: str | os.PathLike[str]) -> Model:
     description = read_description(config_file, label=f"{source}")
     trunk = description["settings"].get("trunk_family", description["family"])
     # Others than ours may keep buffers that their weights do not hold: they are built in full; ours takes memory once.
-    with contextlib.nullcontext() if trunk in ("timm", OWN) else torch.device("meta"):
+    with contextlib.nullcontext() if trunk in (TimmBackbone.family, OWN) else torch.device("meta"):
         model = build(description, label=f"{source}")
     weights = read_file(locate(source), label=f"{source}")
     install(model, fit_weights(model, weights, is_exact=True))
@@ -62,30 +61,24 @@ def load_model(source: str | os.PathLike[str]) -> Model:
 
 def describe(model: Model) -> dict[str, Any]:
     """The content of config.json."""
-    settings = dataclasses.asdict(model.config) if model.own_settings is None else dict(model.own_settings)
-    if isinstance(model, EmbeddingModel):
-        settings["trunk_family"] = family_of(model.trunk)  # which a trunk that was built without the catalogue lacks
-    return {
-        VERSION_KEY: __version__,
-        "family": EMBEDDING if isinstance(model, EmbeddingModel) else family_of(model),
-        "name": model.name,
-        "settings": settings,
-        "preprocessing": dataclasses.asdict(model.preprocessing),
-    }
+    return {VERSION_KEY: __version__, **model.describe()}
 
 
 def check_saveable(model: Model) -> None:
     """A model of ours must still have the parameters that its config asks for."""
-    if isinstance(model, EmbeddingModel):
+    if model.trunk is not model:
         check_saveable(model.trunk)
         return
-    family, state = family_of(model), model.state_dict()
+    _, kind = FAMILIES.get(model.family, (None, None))
+    if model.own_settings is None and model.foreign is None and (kind is None or not isinstance(model, kind)):
+        raise ValueError(f"{type(model).__name__} is not a model of vitrail: build it with vitrail.create_model")
+    state = model.state_dict()
     if any(value.is_meta for value in state.values()):
         raise ValueError("the model is on the meta device and has no weights to save")
-    if family in ("timm", OWN):
+    if kind is None:
         return
     with torch.device("meta"):
-        built = FAMILIES[family][1](model.config).state_dict()
+        built = kind(model.config).state_dict()
     if {name: value.shape for name, value in state.items()} != {name: value.shape for name, value in built.items()}:
         raise ValueError("the model's parameters are no longer those of its config: save it before it is folded or cut")
 
@@ -132,8 +125,8 @@ def check_description(content: dict[str, Any], *, label: str, file: str) -> None
     missing = [key for key in CONFIG_KEYS if key not in content]
     if missing or not all(isinstance(content[key], dict) for key in ("settings", "preprocessing")):
         raise ValueError(f"{label}: {file} is incomplete ({', '.join(missing) or 'settings, preprocessing'})")
-    if content["family"] not in (*FAMILIES, "timm", EMBEDDING, OWN):
-        known = ", ".join((*FAMILIES, "timm", EMBEDDING, OWN))
+    if content["family"] not in KNOWN_FAMILIES:
+        known = ", ".join(KNOWN_FAMILIES)
         raise ValueError(f"{label}: unknown family {content['family']!r}; this vitrail {__version__} knows {known}")
 
 
@@ -144,7 +137,7 @@ def build(description: dict[str, Any], *, label: str, file: str = CONFIG_FILE) -
     try:
         preprocessing = config_from_settings(Preprocessing, "preprocessing", prepared)
         model: Model
-        if family == EMBEDDING:
+        if family == EmbeddingModel.family:
             model = build_embedding(name, settings)
         else:
             model = build_family(family, name=name, settings=settings)
@@ -158,7 +151,7 @@ def build(description: dict[str, Any], *, label: str, file: str = CONFIG_FILE) -
 
 def build_family(family: str, *, name: str, settings: dict[str, Any]) -> Model:
     """A classifier, or the trunk of an embedding."""
-    if family == "timm":
+    if family == TimmBackbone.family:
         return build_timm_model(str(settings.pop("timm_name", "")), **settings)
     if family == OWN:
         return build_own_model(name, settings)

@@ -1,5 +1,6 @@
 """From the official names and timm's to ours and back: renaming, and the few tensors that are cut differently."""
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,11 +8,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from vitrail.models.build import FAMILIES, OWN
 from vitrail.models.contract import Model
-from vitrail.models.timm_backbone import TimmBackbone
+from vitrail.models.vit import ViTConfig
 from vitrail.weights.names import RULES, TIMM, VITRAIL, Rule, find_rule
-from vitrail.weights.resize import grid_of, square_side
 
 PER_CLASS_HEAD = re.compile(r"head\.(?P<index>\d+)\.(?P<part>weight|bias)")
 
@@ -29,29 +28,15 @@ class Translation:
         self.origins[name] = origin
 
 
-def family_of(model: Model) -> str:
-    """The family of a model, also of one that was built without the catalogue."""
-    if model.own_settings is not None:
-        return OWN
-    if isinstance(model, TimmBackbone):
-        return "timm"
-    for family, (_, kind) in FAMILIES.items():
-        if isinstance(model, kind):
-            return family
-    raise ValueError(f"{type(model).__name__} is not a model of vitrail: build it with vitrail.create_model")
-
-
 def rules_of(model: Model, dialect: str) -> tuple[Rule, ...]:
     """The names a dialect has for the parameters of this model; none where it has no such family."""
-    family = family_of(model)
-    if dialect == TIMM and family == "vit" and model.config.num_branches > 1:
-        family = "parallel_vit"
-    return RULES.get((dialect, family), ())
+    is_parallel = isinstance(model.config, ViTConfig) and model.config.num_branches > 1
+    return RULES.get((dialect, "parallel_vit" if dialect == TIMM and is_parallel else model.family), ())
 
 
 def tokens_name(model: Model) -> str:
     """Where our model keeps its special tokens."""
-    return "tokens" if family_of(model) == "vit" else "class_stage.tokens"
+    return "tokens" if model.family == "vit" else "class_stage.tokens"
 
 
 def translate_to_ours(
@@ -59,8 +44,8 @@ def translate_to_ours(
 ) -> Translation:
     """Rename a source's tensors; `grid` is that of its patches, where known."""
     result = Translation()
-    if family_of(model) == "timm":
-        prefix = "" if dialect == VITRAIL else "backbone."
+    if model.foreign is not None:
+        prefix = "" if dialect == VITRAIL else f"{model.foreign}."
         for name, value in state.items():
             result.add(prefix + name, value, origin=name)
         return result
@@ -71,7 +56,7 @@ def translate_to_ours(
     remaining = dict(state)
     take_positions(remaining, result, model, grid)
     take_tokens(remaining, result, model)
-    if family_of(model) == "patchconvnet":
+    if model.family == "patchconvnet":
         take_per_class_head(remaining, result)
     rules = rules_of(model, dialect)
     for name, value in remaining.items():
@@ -132,9 +117,9 @@ def positions_before_patches(length: int, num_tokens: int, model: Model, grid: t
 
     What is left is the grid the source tells, else a square, else what this model has.
     """
-    if family_of(model) != "vit":
+    if not isinstance(model.config, ViTConfig):
         return 0
-    rows, columns = grid_of(model) or (0, 0)
+    rows, columns = model.grid or (0, 0)
     if grid is not None:
         return num_tokens if length - num_tokens == grid[0] * grid[1] else 0
     if length == rows * columns and not model.config.class_position:
@@ -143,6 +128,12 @@ def positions_before_patches(length: int, num_tokens: int, model: Model, grid: t
     if squares:
         return squares[0]
     return num_tokens if length - num_tokens == rows * columns else 0
+
+
+def square_side(count: int) -> int | None:
+    """The side of a square of `count` patches, None where there is none."""
+    side = math.isqrt(max(count, 0))
+    return side if side and side * side == count else None
 
 
 def take_tokens(state: dict[str, Tensor], result: Translation, model: Model) -> None:

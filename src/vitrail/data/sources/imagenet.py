@@ -3,7 +3,7 @@
 import functools
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -99,14 +99,6 @@ def class_names() -> tuple[str, ...]:
     from timm.data import ImageNetInfo
 
     return tuple(ImageNetInfo().label_names())
-
-
-def class_titles(classes: Sequence[str]) -> tuple[str, ...]:
-    """Words for WordNet ids, such as "tench, Tinca tinca" for n01440764."""
-    from timm.data import ImageNetInfo
-
-    info = ImageNetInfo()
-    return tuple(info.label_name_to_description(name) for name in classes)
 
 
 @dataclass(frozen=True)

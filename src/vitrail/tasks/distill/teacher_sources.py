@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from vitrail.data.checks import as_pair
 from vitrail.models.build import build_timm_model
 from vitrail.models.contract import Model
-from vitrail.models.timm_backbone import TimmBackbone, TimmConfig, make_backbone
+from vitrail.models.timm_backbone import make_backbone
+from vitrail.models.timm_config import TimmConfig
 from vitrail.settings.own import load_own, working_directory_on_path
 from vitrail.storage import describe_settings, hash_file, hash_text
 from vitrail.storage.tensors import hash_tensors
@@ -53,18 +54,18 @@ def open_timm(name: str, file: str | None, *, image_size: ImageSize | None, devi
     spec = f"timm/{name}" + ("" if file is None else f"@{file}")
     facts = TimmConfig(timm_name=name).timm_facts
     if file is None:
-        model = _build_timm(name, num_classes=facts.get("num_classes", 1000))
+        model = build_timm_model(name, num_classes=facts.get("num_classes", 1000))
         model.backbone.load_state_dict(_pretrained_weights(model.config))
     else:
         state = read_weights(file).state
         classifier = facts.get("classifier") or ""
         classifier = classifier if isinstance(classifier, str) else classifier[0]
         weight = state.get(f"{classifier}.weight", state.get(f"backbone.{classifier}.weight"))
-        model = _build_timm(name, num_classes=facts.get("num_classes", 1000) if weight is None else len(weight))
+        model = build_timm_model(name, num_classes=facts.get("num_classes", 1000) if weight is None else len(weight))
         load_weights(model, file)
     size = model.config.size if image_size is None else as_pair(image_size)
     if model.takes_one_size and size != model.config.size:
-        resized = _build_timm(name, num_classes=model.config.num_classes, image_size=size)
+        resized = build_timm_model(name, num_classes=model.config.num_classes, image_size=size)
         resized.backbone.load_state_dict(_pretrained_weights(resized.config, own=model.backbone.state_dict()))
         model = resized
     return _source_of(model, spec, image_size=size, classes=None, device=device)
@@ -126,12 +127,6 @@ def _source_of(
         mean=model.preprocessing.mean,
         std=model.preprocessing.std,
     )
-
-
-def _build_timm(name: str, *, num_classes: int, image_size: tuple[int, int] | None = None) -> TimmBackbone:
-    model = build_timm_model(name, num_classes=num_classes, image_size=image_size)
-    assert isinstance(model, TimmBackbone)
-    return model
 
 
 def _pretrained_weights(config: TimmConfig, *, own: dict[str, Tensor] | None = None) -> dict[str, Tensor]:

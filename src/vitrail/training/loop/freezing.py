@@ -2,26 +2,13 @@
 
 import difflib
 import re
-from collections.abc import Callable
 
 from torch import nn
 
 from vitrail.models.contract import Model
-from vitrail.models.timm_backbone import TimmBackbone
 
 ALL = "all"
-# A part, and where its parameters are: in our models, in timm's.
-PARTS = {
-    "attention": (r"communication\.branches\.\d+\.mix\.", r"(^|\.)attn\d*\."),
-    "ffn": (r"feed_forward\.branches\.\d+\.mix\.", r"(^|\.)mlp\d*\."),
-    "norm": (r"(^|\.)norm\.", r"(^|\.)norm\w*\."),
-    "positions": (r"^positions\.", r"(^|\.)pos_embed"),
-    "stem": (r"^stem\.", r"^backbone\.(patch_embed|stem|conv1|bn1)\b"),
-    "head": (r"^head\.", r"$^"),  # timm says itself what its classifier is
-}
 _FROM_BLOCK = re.compile(r"blocks\.(\d+)\+")
-_BLOCK = re.compile(r"^(?:backbone\.)?blocks\.(\d+)\.")
-_BELOW_BLOCKS = re.compile(r"^(backbone\.)?(stem|patch_embed|pos_embed|cls_token|dist_token|positions|tokens)\b")
 
 
 def freeze(model: Model, train_only: str) -> None:
@@ -32,9 +19,9 @@ def freeze(model: Model, train_only: str) -> None:
     """
     if train_only == ALL:
         return
-    is_trained = _choose(model, [word.strip() for word in train_only.split(",")])
+    learning = _choose(model, [word.strip() for word in train_only.split(",")])
     for name, parameter in model.named_parameters():
-        parameter.requires_grad_(is_trained(name) and parameter.requires_grad)
+        parameter.requires_grad_(name in learning and parameter.requires_grad)
     for module in model.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm) and not _learns(module):
             module.eval()
@@ -50,45 +37,26 @@ def _learns(module: nn.Module) -> bool:
     return any(parameter.requires_grad for parameter in module.parameters(recurse=False))
 
 
-def _choose(model: Model, words: list[str]) -> Callable[[str], bool]:
-    """From a parameter's name to whether it is trained; every word must name at least one parameter."""
-    names = [name for name, _ in model.named_parameters()]
-    chosen = _of_head(model, names)
+def _choose(model: Model, words: list[str]) -> set[str]:
+    """The names of the parameters that learn; every word must name at least one."""
+    parts = model.parts()
+    chosen = parts["head"]
     for word in words:
-        found = {name for name in names if _is_part(model, word, name)} if word != "head" else chosen
+        found = _find_word(model, word, parts)
         if not found:
             raise ValueError(f"train_only={word}: {model.name or 'the model'} has no such part")
         chosen = chosen | found
-    return chosen.__contains__
+    return chosen
 
 
-def _of_head(model: Model, names: list[str]) -> set[str]:
-    """The classifier's parameters."""
-    own = {name for name in names if re.search(PARTS["head"][0], name)}
-    if not own and isinstance(model, TimmBackbone):
-        classifier = {id(parameter) for parameter in model.backbone.get_classifier().parameters()}
-        own = {name for name, parameter in model.named_parameters() if id(parameter) in classifier}
-    return own
-
-
-def _is_part(model: Model, word: str, name: str) -> bool:
+def _find_word(model: Model, word: str, parts: dict[str, set[str]]) -> set[str]:
     if first := _FROM_BLOCK.fullmatch(word):
-        return _is_from_block(model, int(first[1]), name)
-    if word not in PARTS:
-        near = difflib.get_close_matches(word, PARTS, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"it takes {', '.join((*PARTS, ALL))} and blocks.N+"
+        try:
+            return model.from_block(int(first[1]))
+        except ValueError as error:
+            raise ValueError(f"train_only={word}: {error}") from None
+    if word not in parts:
+        near = difflib.get_close_matches(word, parts, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"it takes {', '.join((*parts, ALL))} and blocks.N+"
         raise ValueError(f"train_only has no part {word!r}: {hint}")
-    if isinstance(model, TimmBackbone):
-        return bool(re.search(PARTS[word][1] if name.startswith("backbone.") else PARTS[word][0], name))
-    return bool(re.search(PARTS[word][0], name))
-
-
-def _is_from_block(model: Model, first: int, name: str) -> bool:
-    """Whether a parameter belongs to a block from the first on, or to what comes after the blocks."""
-    if isinstance(model, TimmBackbone) and not hasattr(model.backbone, "blocks"):
-        raise ValueError(f"train_only=blocks.{first}+: timm/{model.config.timm_name} has no row of blocks")
-    blocks = model.backbone.blocks if isinstance(model, TimmBackbone) else model.blocks
-    if first >= len(blocks):
-        raise ValueError(f"train_only=blocks.{first}+: there are the blocks 0 to {len(blocks) - 1}")
-    found = _BLOCK.match(name)
-    return int(found[1]) >= first if found else not _BELOW_BLOCKS.match(name)
+    return parts[word]

@@ -13,12 +13,10 @@ from torch import Tensor, nn
 from vitrail.data.contract import Batch
 from vitrail.data.loader import Loader
 from vitrail.evaluation.predict import autocast, choose_device, choose_precision
-from vitrail.heads.embed import trunk_of
 from vitrail.settings.recipe import Recipe
 from vitrail.settings.text import stage_of
 from vitrail.tasks import find_task
 from vitrail.tasks.contract import Site, StepContext, Task, TaskData
-from vitrail.training.loop import build
 from vitrail.training.loop.ema import MovingAverage
 from vitrail.training.loop.freezing import freeze
 from vitrail.training.loop.micro_batch import choose_micro_batch
@@ -157,10 +155,10 @@ class _Trial:
         self.task, self.recipe = task, recipe
         self.device, self.dtype = task.site.device, task.site.dtype
         self.model = task.make_model(task.describe(data.describe()))
-        freeze(trunk_of(self.model), recipe.model.train_only)
+        freeze(self.model.trunk, recipe.model.train_only)
         self.model.to(self.device).train()
         if recipe.run.checkpointing:
-            build.enable_checkpointing(self.model)
+            self.model.recompute_blocks()
         task.attach(self.model)
         self.objective = task.make_objective(total_steps=1, is_trial=True)
         self.optimizer = recipe.optimizer.build(self.model, lr=recipe.lr)

@@ -15,11 +15,9 @@ from vitrail.data.contract import Batch
 from vitrail.data.draws import Draws
 from vitrail.data.sampler import count_parts
 from vitrail.evaluation.predict import autocast
-from vitrail.heads.embed import EmbeddingModel, trunk_of
 from vitrail.settings.recipe import Recipe
 from vitrail.tasks import find_task
 from vitrail.tasks.contract import Initial, Losses, Measure, Site, StepContext, Task, TaskData
-from vitrail.training.loop import build
 from vitrail.training.loop.ema import MovingAverage
 from vitrail.training.loop.freezing import freeze
 from vitrail.training.loop.interruption import Interrupted, StopSignal
@@ -44,7 +42,6 @@ from vitrail.training.runs.reference_curves import Verdict, compare, load_curve
 from vitrail.training.runs.run_folder import RunFolder
 from vitrail.training.runs.trackers import Trackers
 from vitrail.weights import save_model
-from vitrail.weights.resize import grid_of
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -116,10 +113,10 @@ class Stage:
             self.model.load_state_dict(state.pop("model"))
         elif source is not None:
             self.task.load_initial(self.model, source, description=self.description)
-        freeze(trunk_of(self.model), recipe.model.train_only)
+        freeze(self.model.trunk, recipe.model.train_only)
         self.model.train()
         if recipe.run.checkpointing:
-            build.enable_checkpointing(self.model)
+            self.model.recompute_blocks()
         if self._is_divided:  # block after block: no device ever holds the whole
             shard(self.model, world=self.world, device=self.device, dtype=self.dtype)
         self.model.to(self.device)
@@ -445,7 +442,7 @@ class Stage:
             self.average.copy_to(self.model)
         self.world.share_buffers(self.model)
         weights = {name: value.detach().cpu().clone() for name, value in whole(self.model.state_dict()).items()}
-        return Initial(weights, grid_of(self.model), self.description)
+        return Initial(weights, self.model.grid, self.description)
 
     def write_model(self, weights: Mapping[str, Tensor]) -> None:
         """The folder `model`, loadable by `vitrail.load_model`, with what its task says of it."""
@@ -453,5 +450,5 @@ class Stage:
         if is_sharded(model):
             model = self.task.make_model(self.description)
             model.load_state_dict(weights)
-        save_model(model.trimmed() if isinstance(model, EmbeddingModel) else model, self.folder.model)
+        save_model(model.for_inference(), self.folder.model)
         self.folder.write_json(self.folder.model / "task.json", self.description)
