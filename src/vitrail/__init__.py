@@ -4,17 +4,23 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from vitrail.api import Run, plan, train
     from vitrail.data.datasets import open_dataset
+    from vitrail.data.doctor.checking import check_data as check
     from vitrail.explain.drawing import draw_maps
     from vitrail.explain.maps import attention_maps
     from vitrail.gallery.gallery import Gallery
-    from vitrail.inference import fold
+    from vitrail.inference.evaluating import evaluate
+    from vitrail.inference.folding import fold
+    from vitrail.inference.probing import probe
     from vitrail.inference.trained import load_pack, load_trained
     from vitrail.inspection.inspection import inspect_model
     from vitrail.models.catalog import create_model, list_models
     from vitrail.models.complexity import complexity
     from vitrail.models.contract import Features
+    from vitrail.recipes import list_recipes
     from vitrail.settings.own import allow_own
+    from vitrail.settings.recipe import Recipe
     from vitrail.weights import load_model, load_weights, save_model, to_timm
 
 __version__ = "0.1.0"
@@ -22,50 +28,68 @@ __version__ = "0.1.0"
 __all__ = [
     "Features",
     "Gallery",
+    "Recipe",
+    "Run",
     "__version__",
     "allow_own",
     "attention_maps",
+    "check",
     "complexity",
     "create_model",
     "draw_maps",
+    "evaluate",
     "fold",
     "inspect_model",
     "list_models",
+    "list_recipes",
     "load_model",
     "load_pack",
     "load_trained",
     "load_weights",
     "open_dataset",
+    "plan",
+    "probe",
     "save_model",
     "to_timm",
+    "train",
 ]
 
-# Where each name lives. They are fetched on first use, so that `import vitrail` does not import torch.
+# Where each name lives, and by which name if another. They are fetched on first use, so that `import vitrail` does not
+# import torch.
 _HOMES = {
     "Features": "vitrail.models.contract",
     "Gallery": "vitrail.gallery.gallery",
+    "Recipe": "vitrail.settings.recipe",
+    "Run": "vitrail.api",
     "allow_own": "vitrail.settings.own",
     "attention_maps": "vitrail.explain.maps",
+    "check": "vitrail.data.doctor.checking:check_data",
     "complexity": "vitrail.models.complexity",
     "create_model": "vitrail.models.catalog",
     "draw_maps": "vitrail.explain.drawing",
-    "fold": "vitrail.inference",
+    "evaluate": "vitrail.inference.evaluating",
+    "fold": "vitrail.inference.folding",
     "inspect_model": "vitrail.inspection.inspection",
     "list_models": "vitrail.models.catalog",
+    "list_recipes": "vitrail.recipes",
     "load_model": "vitrail.weights",
     "load_pack": "vitrail.inference.trained",
     "load_trained": "vitrail.inference.trained",
     "load_weights": "vitrail.weights",
     "open_dataset": "vitrail.data.datasets",
+    "plan": "vitrail.api",
+    "probe": "vitrail.inference.probing",
     "save_model": "vitrail.weights",
     "to_timm": "vitrail.weights",
+    "train": "vitrail.api",
 }
 
 
 def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module 'vitrail' has no attribute {name!r}")
-    value = getattr(import_module(_HOMES[name]), name)
+    home, _, own_name = _HOMES[name].partition(":")
+    value = getattr(import_module(home), own_name or name)
     globals()[name] = value
     return value
 

@@ -9,8 +9,7 @@ from tiny_runs import run_in, tiny_recipe
 
 from vitrail.cli import main
 from vitrail.settings.text import write_yaml
-from vitrail.training.loop import stages as loop
-from vitrail.training.runs import report
+from vitrail.training import start
 from vitrail.training.runs.run_folder import RunFolder
 
 WORDS = ("steps=1", "augmentation.repeats=1")
@@ -86,7 +85,7 @@ def test_warnings_are_shown_once_and_logged(
         logging.getLogger("vitrail.training").warning("the moon is [full]")
         logging.getLogger("vitrail.training").info("as usual")
 
-    monkeypatch.setattr(loop, "train", warn)
+    monkeypatch.setattr(start, "train", warn)
     _, lines = train(recipe_file, f"out={tmp_path / 'run'}", capsys=capsys)
     assert lines == ["warning: the moon is [full]"]
     log = (tmp_path / "run" / "log.txt").read_text()
@@ -114,7 +113,7 @@ def test_a_report_that_fails_neither_ends_a_finished_run_nor_hides_an_error(
         raise error
 
     run = shutil.copytree(finished, tmp_path / "run")
-    monkeypatch.setattr(report, "write_report", fail)
+    monkeypatch.setattr(start, "write_report", fail)
     assert main(["train", str(recipe_file), f"out={run}"]) == 0
     said = capsys.readouterr()
     assert "Finished: " in said.out
@@ -124,7 +123,7 @@ def test_a_report_that_fails_neither_ends_a_finished_run_nor_hides_an_error(
     def fall(*_: object, **__: object) -> None:
         raise ValueError("the sky has fallen")
 
-    monkeypatch.setattr(loop, "train", fall)
+    monkeypatch.setattr(start, "train", fall)
     code, lines = train(recipe_file, f"out={run}", capsys=capsys)
     assert code == 2
     assert lines[-1] == "vitrail: error: the sky has fallen"

@@ -17,8 +17,8 @@ from vitrail.data.erasing import RandomErasing
 from vitrail.data.geometry import plan_centre_crop
 from vitrail.data.policies import AutoAugment, ColourJitter, RandAugment, ThreeAugment, TrivialAugment
 from vitrail.settings.images import AugmentationSettings
-from vitrail.settings.recipe import Recipe
 from vitrail.settings.text import change
+from vitrail.tasks.classify.settings import ClassifyRecipe
 
 
 def make_array(height: int = 120, width: int = 160) -> np.ndarray:
@@ -279,7 +279,7 @@ def test_settings_are_checked_when_they_are_made(settings: dict[str, Any], messa
         AugmentationSettings(**settings)
     [(name, value)] = settings.items()
     with pytest.raises(ValueError, match=rf"^[^\n]*augmentation\.{name}\S* cannot be .*{message}[^\n]*$"):
-        change(Recipe(), {f"augmentation.{name}": value})
+        change(ClassifyRecipe(), {f"augmentation.{name}": value})
 
 
 def test_a_section_builds_its_augmentation() -> None:

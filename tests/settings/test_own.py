@@ -28,7 +28,8 @@ from torch import nn
 
 from vitrail.data.contract import Level
 from vitrail.data.stored import ArrayDataset
-from vitrail.models.contract import Features, ImageConfig, Model
+from vitrail.models.config import ImageConfig
+from vitrail.models.contract import Features, Model
 from vitrail.settings.recipe import Recipe
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitrail.cli.passes import Passes, folded, load_seeing, open_data
+from vitrail.inference.passes import Passes, folded, load_seeing, open_data
 
 if TYPE_CHECKING:
     from torch import Tensor

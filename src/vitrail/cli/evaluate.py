@@ -1,33 +1,15 @@
-"""Measure a trained model: accuracy, calibration, the classes it confuses, and other image sizes and crop ratios."""
+"""Measure a trained model on data: a classifier's accuracy, calibration and confusions, or what its task measures."""
 
 import argparse
-import contextlib
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from vitrail.cli import compare
-from vitrail.cli.passes import KEYS, Passes, folded, load_seeing, open_data, split_words
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from vitrail.data.contract import Dataset
-    from vitrail.data.quarantine import Problem
-    from vitrail.evaluation.classify import ClassificationMeter
-    from vitrail.inference.trained import Trained
+from vitrail.inference.passes import KEYS, split_words
 
 SUMMARY = "measure a trained model on data"
 
-_LABELS = {
-    "top1": "top-1",
-    "top5": "top-5",
-    "coarse_top1": "coarse top-1",
-    "mean_average_precision": "mean average precision",
-    "class_mean_top1": "mean of classes",
-    "calibration_error": "calibration error",
-}
-_NUM_SHOWN = 5  # classes and confusions; --json has them all
 _NUM_NAMED = 10  # images that could not be read
 
 
@@ -62,27 +44,18 @@ def run(arguments: argparse.Namespace) -> int:
     source = _only(sources)
     sizes = _numbers(arguments.sizes, "--sizes", int)
     ratios = _numbers(arguments.crop_ratios, "--crop-ratios", float)
-    trained = load_seeing(source, settings)
-    trained.require_classifier(source)
-    data, level = open_data(source, settings, trained)
-    measure = _Measure(data, level, trained, settings)
-    main = measure(trained, with_tokens=arguments.tokens)
-    report = measure.describe(trained) | main.figures | {"num_left_out": len(main.unread)}
-    for problem in main.unread[:_NUM_NAMED]:
+
+    from vitrail.inference.evaluating import evaluate
+
+    found = evaluate(source, tokens=arguments.tokens, sizes=sizes, crop_ratios=ratios, **settings)
+    for problem in found.unread[:_NUM_NAMED]:
         print(f"left out: {problem.path} {problem.detail}", file=sys.stderr)
-    details = main.extras | _describe_classes(main.meter, trained.classes or data.level(level).classes)
-    sweep = []
-    for size in sizes or ([None] if ratios else []):
-        for ratio in ratios or [None]:
-            seen = trained.seeing(image_size=size, crop_ratio=ratio)
-            figures = main.figures if seen.view == trained.view else measure(seen).figures
-            sweep.append({"image_size": seen.view.image_size, "crop_ratio": seen.view.crop_ratio} | figures)
     if arguments.json:
         import json
 
-        print(json.dumps(report | details | ({"sweep": sweep} if sweep else {}), indent=2))
+        print(json.dumps(dict(found.record), indent=2))
     else:
-        print("\n".join([*_show(report), *_show_extras(main.extras), *_show_sweep(sweep), *_show_classes(details)]))
+        print(found.text)
     return 0
 
 
@@ -96,94 +69,6 @@ def _only(sources: list[str]) -> str:
     return sources[0]
 
 
-class _Pass:
-    """What one pass over the data gives: the figures of the model and, where it has two heads, of each."""
-
-    def __init__(
-        self, num_classes: int, *, coarse_of: tuple[int, ...] | None, heads: tuple[str, ...], is_multiple: bool
-    ) -> None:
-        from vitrail.evaluation.average_precision import AveragePrecisionMeter
-        from vitrail.evaluation.classify import ClassificationMeter
-
-        self.meter = ClassificationMeter(num_classes, coarse_of=coarse_of)
-        self.heads = {name: ClassificationMeter(num_classes, coarse_of=coarse_of) for name in heads}
-        self.precision = AveragePrecisionMeter(num_classes) if is_multiple else None
-        self.tokens: list[dict[str, Any]] = []
-        self.unread: list[Problem] = []
-
-    def update(self, logits: "Tensor", targets: "Tensor") -> None:
-        """Count a batch: logits [batch, classes], or [batch, 2, classes] of two heads."""
-        from vitrail.evaluation.heads import head_answers
-
-        if self.heads:
-            for name, answers in head_answers(logits).items():
-                self.heads[name].update(answers, targets)
-            logits = logits.mean(dim=1)
-        self.meter.update(logits, targets)
-        if self.precision is not None:
-            self.precision.update(logits, targets)
-
-    @property
-    def figures(self) -> dict[str, Any]:
-        """The model's own."""
-        precision = dict(self.precision.results()) if self.precision is not None else {}
-        return {**dict(self.meter.results()), **precision, "count": self.meter.count}
-
-    @property
-    def extras(self) -> dict[str, Any]:
-        """What only some models have."""
-        heads = {name: dict(meter.results()) | {"count": meter.count} for name, meter in self.heads.items()}
-        return ({"heads": heads} if heads else {}) | ({"tokens": self.tokens} if self.tokens else {})
-
-
-class _Measure:
-    """Passes over the data, each with a model for another picture."""
-
-    def __init__(self, data: "Dataset", level: str, trained: "Trained", settings: Mapping[str, Any]) -> None:
-        from vitrail.inference.trained import match_classes
-        from vitrail.tasks.images.labelled_data import find_coarse
-
-        self.data, self.level = data, level
-        self.passes = Passes(data, level, settings)
-        self.places = match_classes(trained, data.level(level).classes, name=data.name)
-        self.coarse_of = trained.coarse.of if trained.coarse else None
-        if self.coarse_of is None and self.places is None:
-            self.coarse_of = find_coarse(data, level)[1]
-
-    def __call__(self, trained: "Trained", *, with_tokens: bool = False) -> _Pass:
-        from vitrail.evaluation.heads import HEADS
-        from vitrail.evaluation.tokens import watched_tokens
-        from vitrail.inference.trained import map_targets
-
-        model, is_double = folded(trained)
-        found = _Pass(
-            trained.num_classes,
-            coarse_of=self.coarse_of,
-            heads=HEADS if is_double else (),
-            is_multiple=self.data.level(self.level).is_multiple,
-        )
-        with contextlib.ExitStack() as stack:
-            tokens = stack.enter_context(watched_tokens(model.model)) if with_tokens else None
-            title = f"{trained.view.image_size} px"
-            for logits, batch in self.passes.answers(model, title=title, note_unread=found.unread.append):
-                found.update(logits, map_targets(batch.targets, self.places, num_classes=trained.num_classes))
-        if tokens is not None:
-            found.tokens = [{"after": place, "cosine": cosine} for place, cosine in tokens.results()]
-        return found
-
-    def describe(self, trained: "Trained") -> dict[str, Any]:
-        """What is measured on what."""
-        return {
-            "model": trained.model.name,
-            "data": self.data.name,
-            "split": self.data.split,
-            "level": self.level,
-            "image_size": trained.view.image_size,
-            "crop_ratio": trained.view.crop_ratio,
-            "precision": str(self.passes.dtype).removeprefix("torch."),
-        }
-
-
 def _numbers(text: str | None, option: str, kind: Callable[[str], Any]) -> list[Any]:
     """Numbers between commas."""
     try:
@@ -193,85 +78,3 @@ def _numbers(text: str | None, option: str, kind: Callable[[str], Any]) -> list[
     if text is not None and (not numbers or min(numbers) <= 0):
         raise ValueError(f"{option} takes positive numbers with commas between them, not {text!r}")
     return numbers
-
-
-def _describe_classes(meter: "ClassificationMeter", classes: tuple[str, ...]) -> dict[str, Any]:
-    """Accuracy of each class and all confusions, the most frequent first."""
-    from vitrail.evaluation.classify import MAX_CONFUSION_CLASSES
-
-    accuracy: list[float | None] = [None if value != value else value for value in meter.class_accuracy().tolist()]
-    if meter.num_classes > MAX_CONFUSION_CLASSES:
-        rows = [{"class": name, "top1": value} for name, value in zip(classes, accuracy, strict=True)]
-        return {"classes": rows}
-    confusion = meter.confusion()
-    counts = confusion.sum(dim=1).tolist()
-    rows = [
-        {"class": name, "count": count, "top1": value}
-        for name, count, value in zip(classes, counts, accuracy, strict=True)
-    ]
-    confusion.fill_diagonal_(0)
-    pairs = sorted(((int(confusion[i, j]), i, j) for i, j in confusion.nonzero().tolist()), key=lambda pair: -pair[0])
-    confusions = [{"class": classes[i], "answer": classes[j], "count": count} for count, i, j in pairs]
-    return {"classes": rows, "confusions": confusions}
-
-
-def _show(report: Mapping[str, Any]) -> Iterator[str]:
-    size = report["image_size"]
-    pixels = f"{size} px" if isinstance(size, int) else f"{size[0]} x {size[1]} px"
-    left_out = report["num_left_out"]
-    yield (
-        f"{report['model']} on {report['split']} of {report['data']}: {report['count']:,} images at {pixels}, "
-        f"crop ratio {report['crop_ratio']:g}, {report['precision']}"
-    )
-    if left_out:
-        yield f"{left_out:,} {'image' if left_out == 1 else 'images'} left out that could not be read"
-    yield ""
-    for key, label in _LABELS.items():
-        if key in report:
-            yield f"{label:<24}{report[key]:8.2f} %"
-    yield f"{'negative log-likelihood':<24}{report['negative_log_likelihood']:9.3f}"
-
-
-def _show_extras(extras: Mapping[str, Any]) -> Iterator[str]:
-    """The heads one by one, and the tokens layer by layer."""
-    if "heads" in extras:
-        yield ""
-        yield "top-1 of the heads (joint: the sum of their softmaxes)"
-        yield from (f"  {name:<22}{figures['top1']:8.2f} %" for name, figures in extras["heads"].items())
-    if "tokens" in extras:
-        yield ""
-        yield "cosine of class and distillation token"
-        yield from (f"  {row['after']:<22}{row['cosine']:9.3f}" for row in extras["tokens"])
-
-
-def _show_sweep(sweep: list[dict[str, Any]]) -> Iterator[str]:
-    if not sweep:
-        return
-    has_coarse = "coarse_top1" in sweep[0]
-    best = max(sweep, key=lambda row: row["top1"])
-    yield ""
-    yield "image size  crop ratio    top-1    top-5" + ("   coarse" if has_coarse else "")
-    for row in sweep:
-        coarse = f"{row['coarse_top1']:9.2f}" if has_coarse else ""
-        mark = "  best" if row is best and len(sweep) > 1 else ""
-        size = row["image_size"] if isinstance(row["image_size"], int) else "x".join(map(str, row["image_size"]))
-        yield f"{size!s:>10}{row['crop_ratio']:12.4g}{row['top1']:9.2f}{row['top5']:9.2f}{coarse}{mark}"
-
-
-def _show_classes(details: Mapping[str, Any]) -> Iterator[str]:
-    measured = [row for row in details["classes"] if row["top1"] is not None]
-    hardest = sorted(measured, key=lambda row: row["top1"])[:_NUM_SHOWN]
-    if hardest:
-        yield ""
-        yield f"hardest of {len(measured)} classes"
-        width = max(len(row["class"]) for row in hardest)
-        for row in hardest:
-            count = f" of {row['count']:,}" if "count" in row else ""
-            yield f"  {row['class']:<{width}}  {row['top1']:6.2f} %{count}"
-    confusions = details.get("confusions", [])[:_NUM_SHOWN]
-    if confusions:
-        yield ""
-        yield "most confused (--json has all)"
-        width = max(len(row["class"]) for row in confusions)
-        for row in confusions:
-            yield f"  {row['class']:<{width}}  taken for {row['answer']}: {row['count']:,}"

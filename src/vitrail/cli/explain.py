@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitrail.cli.passes import load_seeing, open_data, read_whole, show_progress
 from vitrail.cli.predict import find_images
+from vitrail.inference.passes import load_seeing, open_data, read_whole, show_progress
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -18,7 +18,8 @@ from vitrail.cli.gallery_text import (
     hit_record,
     show,
 )
-from vitrail.cli.passes import (
+from vitrail.cli.predict import find_images
+from vitrail.inference.passes import (
     KEYS,
     Passes,
     load_seeing,
@@ -28,7 +29,6 @@ from vitrail.cli.passes import (
     show_progress,
     split_words,
 )
-from vitrail.cli.predict import find_images
 
 if TYPE_CHECKING:
     from vitrail.data.contract import Dataset

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vitrail.cli.gallery_text import group_lines, show
-from vitrail.cli.passes import split_words
+from vitrail.inference.passes import split_words
 
 if TYPE_CHECKING:
     from vitrail.gallery.gallery import Gallery

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitrail.cli.passes import load_seeing, open_data, read_whole, show_progress, split_words
+from vitrail.inference.passes import load_seeing, open_data, read_whole, show_progress, split_words
 
 if TYPE_CHECKING:
     from torch import Tensor

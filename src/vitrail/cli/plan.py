@@ -37,13 +37,9 @@ def run(arguments: argparse.Namespace) -> int:
     changes.pop("out", None)  # so that the words after `vitrail train` can be taken as they are
     recipe = change(find_recipe(arguments.recipe), changes)
 
-    import torch
+    from vitrail.api import plan as measure_plan
 
-    from vitrail.training.loop.planning import make_plan
-
-    if recipe.run.threads is not None:
-        torch.set_num_threads(recipe.run.threads)
-    plan = make_plan(recipe)
+    plan = measure_plan(recipe)
     if arguments.json:
         import json
 

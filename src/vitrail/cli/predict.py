@@ -3,17 +3,17 @@
 import argparse
 import contextlib
 import csv
-import dataclasses
 import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import TextIO
+from typing import TYPE_CHECKING, Any, TextIO
+
+if TYPE_CHECKING:
+    from vitrail.data.quarantine import Problem
+    from vitrail.tasks.contract import Answer
 
 SUMMARY = "name the classes of images"
-
-Answers = Sequence[tuple[str, float]]  # classes and their probabilities, the most probable first
-Write = Callable[[str, Answers], object]
 
 _INCOMPLETE, _NOTHING = 1, 2  # exit codes: some images, or all, could not be read
 _TRUNK = "trunk="
@@ -39,48 +39,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Answer as the images come; what can't be read is named on stderr."""
-    import vitrail
     from vitrail.data.sources.files import ImageFiles
-    from vitrail.data.stored import printable
-    from vitrail.evaluation.predict import choose_device, choose_precision
-    from vitrail.inference.trained import answer, load_trained
-    from vitrail.tasks.images.image_task import default_workers
+    from vitrail.inference.passes import Passes
+    from vitrail.inference.trained import load_trained
+    from vitrail.tasks import find_task
 
-    device = choose_device(arguments.device)
     words, trunk = _take_trunk(arguments.paths)
     trained = load_trained(arguments.model, trunk=trunk)
     trained.require_classifier(arguments.model)
     paths = find_images(words)
-    names = trained.class_names
     if trained.classes is None:
         print("the model says no names of its classes: they are numbers", file=sys.stderr)
-    top = min(arguments.top, len(names))
-    write = _make_writer(sys.stdout, top=top, is_json=arguments.json, is_csv=arguments.csv)
-    num_unread = 0
+    data, num_unread = ImageFiles(paths), 0
+    settings: dict[str, Any] = {"device": arguments.device, "batch_size": arguments.batch_size}
+    if arguments.workers is not None:
+        settings["workers"] = arguments.workers
+    write = _make_writer(sys.stdout, is_json=arguments.json, is_csv=arguments.csv)
 
     with _show_progress(len(paths)) as advance:
 
-        def note_unread(path: str, detail: str) -> None:
+        def note_unread(problem: "Problem") -> None:
             nonlocal num_unread
             num_unread += 1
-            print(f"vitrail: {path}: {detail}", file=sys.stderr)
+            print(f"vitrail: {problem.path}: {problem.detail}", file=sys.stderr)
             advance(1)
 
-        answers = answer(
-            dataclasses.replace(trained, model=vitrail.fold(trained.model)),
-            ImageFiles(paths),
-            device=device,
-            dtype=choose_precision("auto", device),
-            batch_size=arguments.batch_size,
-            workers=default_workers(device) if arguments.workers is None else arguments.workers,
-            note_unread=lambda problem: note_unread(problem.path, problem.detail),
+        passes = Passes(data, None, settings)
+        answers = find_task(trained.task).answer(
+            trained, data, passes=passes, top=arguments.top, note_unread=note_unread
         )
-        for logits, batch in answers:
-            values, indices = (column.tolist() for column in logits.softmax(dim=1).topk(top, dim=1))
-            for place, row, probabilities in zip(batch.indices.tolist(), indices, values, strict=True):
-                write(printable(paths[place]), [(names[i], p) for i, p in zip(row, probabilities, strict=True)])
-            sys.stdout.flush()
-            advance(len(logits))
+        for answer in answers:
+            write(answer)
+            advance(1)
     if num_unread == len(paths):
         return _NOTHING
     return _INCOMPLETE if num_unread else 0
@@ -131,22 +121,24 @@ def _walk(folder: str) -> Iterator[str]:
                 yield os.path.join(place, name)
 
 
-def _make_writer(file: TextIO, *, top: int, is_json: bool, is_csv: bool) -> Write:
-    """What writes the answers for one image as one line."""
+def _make_writer(file: TextIO, *, is_json: bool, is_csv: bool) -> "Callable[[Answer], object]":
+    """What writes an answer as one line, at once."""
     if is_json:
-        return lambda path, answers: print(json.dumps(_as_record(path, answers)), file=file)
-    if is_csv:
-        writer = csv.writer(file, lineterminator="\n")
-        numbers = range(1, top + 1)
-        writer.writerow(["path", *(name for n in numbers for name in (f"class_{n}", f"probability_{n}"))])
-        return lambda path, answers: writer.writerow(
-            [path, *(cell for name, p in answers for cell in (name, f"{p:.6f}"))]
-        )
-    return lambda path, answers: print(path, *(f"{name} {p:.1%}" for name, p in answers), sep="  ", file=file)
+        return lambda answer: print(json.dumps(answer.record()), file=file, flush=True)
+    if not is_csv:
+        return lambda answer: print(answer, file=file, flush=True)
+    writer, has_heading = csv.writer(file, lineterminator="\n"), False
 
+    def write(answer: "Answer") -> None:
+        nonlocal has_heading
+        cells = answer.cells()
+        if not has_heading:
+            writer.writerow(cells)
+            has_heading = True
+        writer.writerow(cells.values())
+        file.flush()
 
-def _as_record(path: str, answers: Answers) -> dict[str, object]:
-    return {"path": path, "answers": [{"class": name, "probability": round(p, 6)} for name, p in answers]}
+    return write
 
 
 @contextlib.contextmanager

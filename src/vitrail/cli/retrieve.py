@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitrail.cli.passes import (
+from vitrail.cli.retrieve_text import write_csv, write_tables
+from vitrail.inference.passes import (
     KEYS,
     Passes,
     load_seeing,
@@ -18,7 +19,6 @@ from vitrail.cli.passes import (
     show_progress,
     split_words,
 )
-from vitrail.cli.retrieve_text import write_csv, write_tables
 
 if TYPE_CHECKING:
     from torch import Tensor

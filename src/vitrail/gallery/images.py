@@ -1,11 +1,8 @@
 """Images that come to a gallery: files or pixels, their embeddings, and the small pictures that are kept of them."""
 
 import dataclasses
-import hashlib
-import os
 from collections.abc import Callable, Sequence
 from io import BytesIO
-from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -19,11 +16,10 @@ from vitrail.data.blend import Normalize
 from vitrail.data.contract import Dataset, Level, Source
 from vitrail.data.decode import BrokenImageError, open_image
 from vitrail.data.quarantine import Problem
-from vitrail.data.stored import printable
+from vitrail.data.sources.given import AnyImage, GivenImages
 from vitrail.evaluation.features import Extraction, embed
 from vitrail.models.contract import Model
 
-AnyImage = str | os.PathLike[str] | np.ndarray | Image.Image
 _SIDE = 96  # pixels of a thumbnail's longer side: about 2 kB
 _QUALITY = 80
 _FEW = 64  # images
@@ -45,32 +41,6 @@ def as_extraction(viewer: Viewer) -> Extraction:
     if isinstance(viewer, Extraction):
         return viewer
     return Extraction(viewer.model, viewer.view, viewer.normalize, device=torch.device("cpu"))
-
-
-class GivenImages(Dataset):
-    """Images that a person names or hands over, without labels."""
-
-    def __init__(self, images: Sequence[AnyImage]) -> None:
-        self.name, self.split = "images", "given"
-        self.levels = {}
-        self.images = images
-
-    def __len__(self) -> int:
-        return len(self.images)
-
-    def read(self, index: int) -> bytes | np.ndarray:
-        """The file's bytes, or the pixels."""
-        image = self.images[index]
-        if isinstance(image, Image.Image):
-            return np.asarray(image.convert("RGB"))
-        return image if isinstance(image, np.ndarray) else Path(image).expanduser().read_bytes()
-
-    def locate(self, index: int) -> str:
-        """The file's full path; for pixels a name that only they have."""
-        image = self.images[index]
-        if isinstance(image, (np.ndarray, Image.Image)):
-            return f"pixels/{hashlib.sha256(np.asarray(image).tobytes()).hexdigest()[:16]}"
-        return printable(os.path.abspath(os.path.expanduser(image)))
 
 
 class AllSplits(Dataset):

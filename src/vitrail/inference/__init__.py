@@ -1,5 +1,1 @@
-"""Making a trained model ready to serve."""
-
-from vitrail.inference.folding import fold
-
-__all__ = ["fold"]
+"""A trained model and what one does with it: answers, measurements, packs, and an exact, faster copy."""

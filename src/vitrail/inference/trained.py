@@ -17,6 +17,7 @@ from vitrail.data.contract import Dataset, ImageBatch
 from vitrail.data.loader import ImageLoader
 from vitrail.data.quarantine import NotingQuarantine, Problem
 from vitrail.data.sampler import Sampler
+from vitrail.data.sources.given import AnyImage, GivenImages
 from vitrail.evaluation.predict import predict
 from vitrail.models.contract import Model
 from vitrail.settings.image_recipe import ImageRecipe
@@ -24,7 +25,7 @@ from vitrail.settings.recipe import Recipe
 from vitrail.settings.text import read_recipe, stage_of
 from vitrail.storage import read_json_object
 from vitrail.tasks import find_task
-from vitrail.tasks.contract import Site, Task
+from vitrail.tasks.contract import Answer, Site, Task
 from vitrail.tasks.images.initial_weights import locate_weights
 from vitrail.training.loop.ema import MovingAverage
 from vitrail.training.runs.checkpoint import Checkpoints, load_checkpoint
@@ -49,7 +50,7 @@ class Coarse:
     of: tuple[int, ...]  # the coarse class of each class
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Trained:
     """A model in eval mode, on the CPU, and how it is used."""
 
@@ -79,6 +80,37 @@ class Trained:
                 f"{label} has no classifier, it gives embeddings: search with vitrail gallery, measure with vitrail "
                 "retrieve or probe"
             )
+
+    def predict(
+        self,
+        images: AnyImage | Sequence[AnyImage],
+        *,
+        top: int = 5,
+        batch_size: int = 32,
+        device: str = "auto",
+    ) -> list[Answer] | Answer:
+        """What the model says about images: paths, arrays, pictures of Pillow or tensors; of one alone its answer.
+
+        Tensors are [3, height, width] of bytes or of 0 ... 1. They are resized, cropped and normalised as files are. An
+        image that can't be read is a ValueError.
+        """
+        from vitrail.inference.passes import Passes
+
+        is_several = isinstance(images, (list, tuple)) or (isinstance(images, Tensor) and images.ndim == 4)
+        given: list[Any] = list(images) if is_several else [images]  # type: ignore[arg-type]
+        if not given:
+            return []
+        self.require_classifier("the model")
+        data = GivenImages(given)
+        passes = Passes(data, None, {"device": device, "batch_size": batch_size, "workers": 0})
+        found = find_task(self.task).answer(self, data, passes=passes, top=top, note_unread=_refuse)
+        answers = list(found)
+        return answers if is_several else answers[0]
+
+    def __repr__(self) -> str:
+        size = self.view.image_size
+        classes = f"{self.num_classes} classes" if self.num_classes else "embeddings"
+        return f"Trained({self.model.name or type(self.model).__name__}, task {self.task}, {classes}, {size} px)"
 
     def of_trunk(self) -> "Trained":
         """The trunk of an embedding model, which has no classes; any other model as it is."""
@@ -145,7 +177,9 @@ def make_trained(
     classes, coarse, level = None, None, None
     if description is not None:
         try:
-            classes = tuple(map(str, description["classes"]))
+            # A task that names itself may have no classes; a file of before always has.
+            named = description["classes"] if "task" not in description else description.get("classes")
+            classes = None if named is None else tuple(map(str, named))
             level = description.get("level")
             if description.get("coarse"):
                 parts = description["coarse"]
@@ -154,7 +188,9 @@ def make_trained(
             raise ValueError(f"{label}: {TASK_FILE} is incomplete: it must hold classes and coarse") from None
         if not model.config.num_classes:  # it was trained on these labels and answers with an embedding
             classes = coarse = None
-        elif len(classes) != model.config.num_classes or (coarse is not None and len(coarse.of) != len(classes)):
+        elif classes is not None and (
+            len(classes) != model.config.num_classes or (coarse is not None and len(coarse.of) != len(classes))
+        ):
             raise ValueError(
                 f"{label}: {TASK_FILE} names {len(classes)} classes and the model has {model.config.num_classes}"
             )
@@ -195,6 +231,10 @@ def fetch_description(address: str) -> dict[str, Any] | None:
         except ValueError as error:
             _LOGGER.info("the classes have no names: %s", error)
     return None
+
+
+def _refuse(problem: Problem) -> None:
+    raise ValueError(f"{problem.path}: {problem.detail}")
 
 
 def match_classes(trained: Trained, classes: Sequence[str], *, name: str) -> Tensor | None:

@@ -77,7 +77,8 @@ def change(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
     kind = _kind_after(recipe, changes, label=label)
     content = {key: value for key, value in recipe.model_dump().items() if key in kind.model_fields}
     if type(recipe) is not kind:
-        content = kind.model_construct().model_dump() | content | {"task": kind.model_fields["task"].default}
+        content = _filled_in(kind.model_construct().model_dump(), content)
+        content["task"] = kind.model_fields["task"].default
     for key, value in changes.items():
         *sections, last = key.split(".")
         if sections[:1] == ["stages"] and len(sections) > 1:
@@ -98,11 +99,20 @@ def change(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
     return make_recipe(content, label=label)
 
 
+def _filled_in(defaults: dict[str, Any], content: Mapping[str, Any]) -> dict[str, Any]:
+    """The content, and of groups that another task has more settings in, those too."""
+    filled = {**defaults, **content}
+    for key, value in defaults.items():
+        if isinstance(value, dict) and isinstance(content.get(key), Mapping):
+            filled[key] = {**value, **content[key]}
+    return filled
+
+
 def _kind_after(recipe: Recipe, changes: Mapping[str, Any], *, label: str) -> type[Recipe]:
     """The class of the recipe when the changes are made."""
     if "task" in changes:
         return _class_of(changes["task"], label=label)
-    kind = type(recipe)
+    kind = type(recipe) if type(recipe) is not Recipe else _class_of(recipe.task, label=label)
     for key in changes:
         section = key.partition(".")[0]
         if section not in kind.model_fields:

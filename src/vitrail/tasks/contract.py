@@ -5,17 +5,24 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from vitrail.data.contract import Batch
+from vitrail.data.contract import Batch, Dataset
 from vitrail.data.loader import Loader
+from vitrail.data.quarantine import Problem
 from vitrail.data.sampler import Ranks
+from vitrail.evaluation.predict import choose_device, choose_precision
 from vitrail.models.contract import Model
 from vitrail.pages.frame import PageSection
 from vitrail.settings.recipe import Recipe
+from vitrail.settings.text import change
+
+if TYPE_CHECKING:
+    from vitrail.inference.passes import Passes
+    from vitrail.inference.trained import Trained
 
 B = TypeVar("B", bound=Batch)
 Item = TypeVar("Item")
@@ -228,6 +235,48 @@ class RunReader(Protocol):
         """What a file of the folder holds; one that can't be read is named in the report."""
 
 
+class Answer(ABC):
+    """What a trained model says about one sample."""
+
+    place: str  # where the sample is
+
+    @abstractmethod
+    def record(self) -> dict[str, Any]:
+        """All of it, for JSON."""
+
+    @abstractmethod
+    def cells(self) -> dict[str, str]:
+        """Columns and what they hold, for CSV."""
+
+    @abstractmethod
+    def __str__(self) -> str:
+        """In a line, for people."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Evaluation:
+    """How good a trained model is on data."""
+
+    figures: Mapping[str, float]  # by the keys of the task's measures
+    record: Mapping[str, Any]  # all of it, for JSON
+    text: str  # for people
+    unread: tuple[Problem, ...] = ()  # samples that could not be read
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True, eq=False)
+class EvaluationRequest:
+    """What is to be measured on what."""
+
+    source: str  # the run or model, for messages
+    trained: "Trained"
+    settings: Mapping[str, Any]  # data, split, level, batch_size, device ... of `vitrail evaluate`
+    options: Mapping[str, Any]  # what only some tasks know: sizes, crop ratios, tokens
+    recipe: Recipe | None = None  # of the run that the model is of
+
+
 class Task(ABC, Generic[B]):
     """What is learnt in one stage of a run, by a recipe.
 
@@ -292,6 +341,35 @@ class Task(ABC, Generic[B]):
     def notes(self, loaders: Loaders) -> Iterator[Mapping[str, Any]]:
         """Further lines of metrics beside an evaluation; the main process asks, where the model is whole."""
         return iter(())
+
+    @classmethod
+    def evaluate(cls, request: EvaluationRequest) -> Evaluation:
+        """Measure a trained model; by default as its run measured it, on the data of the run or on other data."""
+        if request.recipe is None:
+            raise ValueError(f"{request.source} is no run, whose recipe would say how it is measured")
+        for name, value in request.options.items():
+            if value:
+                raise ValueError(f"--{name.replace('_', '-')} is not for a model of this task: leave it out")
+        recipe = change(request.recipe, {"data": request.settings["data"]} if "data" in request.settings else {})
+        device = choose_device(str(request.settings.get("device", "auto")))
+        task = cls(recipe, Site(device=device, dtype=choose_precision("auto", device), seed=recipe.seed))
+        data = task.open()
+        model = request.trained.model.to(device)
+        task.attach(model)
+        loaders = task.make_loaders(num_parts=1, listing=None)
+        objective = task.make_objective(total_steps=1, is_trial=True)
+        task.finish(objective, loaders)
+        figures = dict(pair for one in task.make_evaluators(objective, loaders) for pair in one.measure(model))
+        lines = [f"{request.source} on {data.num_val:,} samples of {recipe.data.spec}", ""]
+        lines += [f"{one.label:<24}{one.show(figures[one.key])}" for one in cls.measures if one.key in figures]
+        return Evaluation(figures, {"task": recipe.task, "data": recipe.data.spec, **figures}, "\n".join(lines))
+
+    @classmethod
+    def answer(
+        cls, trained: "Trained", data: Dataset, *, passes: "Passes", top: int, note_unread: Callable[[Problem], object]
+    ) -> Iterator[Answer]:
+        """What a trained model says about each sample of data that has no labels."""
+        raise ValueError(f"a model of the task {trained.task} does not answer about single images")
 
     @classmethod
     def sections(cls, run: RunReader) -> Iterator[PageSection]:

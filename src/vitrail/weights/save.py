@@ -23,7 +23,7 @@ from vitrail.weights.load import fit_weights, install
 
 WEIGHTS_FILE, CONFIG_FILE = "model.safetensors", "config.json"
 VERSION_KEY = "vitrail"
-KNOWN_FAMILIES = (*FAMILIES, TimmBackbone.family, EmbeddingModel.family)
+KNOWN_FAMILIES = (*FAMILIES, TimmBackbone.family, EmbeddingModel.family, OWN)
 CONFIG_KEYS = (VERSION_KEY, "family", "name", "settings", "preprocessing")
 
 

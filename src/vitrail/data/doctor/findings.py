@@ -70,7 +70,7 @@ class SplitSummary:
         return f"{width} x {height}"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Findings:
     """All that was found in a source, the worst first."""
 
@@ -79,6 +79,11 @@ class Findings:
     classes: tuple[str, ...]
     splits: tuple[SplitSummary, ...]
     findings: tuple[Finding, ...]
+
+    def __repr__(self) -> str:
+        lines = [f"{self.name}: {sum(split.num_images for split in self.splits):,} images, {len(self.classes)} classes"]
+        lines += [f"  {finding.severity.value}: {finding.problem}, {finding.amount}" for finding in self.findings]
+        return "\n".join([*lines, "nothing must be fixed" if self.is_fit else "to be fixed before training"])
 
     @property
     def is_fit(self) -> bool:

@@ -192,7 +192,7 @@ def fingerprint_data(dataset: Dataset) -> str:
 def fingerprint_augmentation(augmentation: Augmentation, *, seed: int = 0) -> str:
     """A fingerprint of all settings of the views, and of the seed they are drawn with."""
     settings = augmentation.settings
-    parts = settings.model_dump(exclude={"repeats", *settings.unused()}, exclude_defaults=True)
+    parts = settings.model_dump(exclude={"repeats"}, exclude_defaults=True)
     return hash_text(describe_settings([augmentation.image_size, parts, augmentation.own_steps, seed]))
 
 

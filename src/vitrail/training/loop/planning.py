@@ -69,13 +69,23 @@ class StagePlan:
         return min(speed, self.loading_speed) if self.workers else 1.0 / (1.0 / speed + 1.0 / self.loading_speed)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Plan:
     """What a whole recipe takes."""
 
     stages: tuple[StagePlan, ...]
     device: str
     precision: str
+
+    def __repr__(self) -> str:
+        lines = [f"measured on {self.device} in {self.precision}"]
+        for stage in self.stages:
+            memory = "" if stage.memory is None else f", {stage.memory / 2**30:.1f} GB at the peak"
+            lines.append(
+                f"{stage.model}: {stage.num_steps:,} steps of {stage.batch_size:,}, {stage.speed:,.0f} samples/s, "
+                f"{stage.seconds / 3600:.2f} hours on one device{memory}"
+            )
+        return "\n".join(lines)
 
     def hours(self, num_devices: int = 1) -> float:
         """On so many devices like this one, each with its own workers, as if they were that many times as fast."""

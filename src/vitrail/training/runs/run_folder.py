@@ -83,8 +83,6 @@ class RunFolder:
                 stack.enter_context(locked(self.path / _LOCK_FILE, waits=False))
             except BlockingIOError:
                 raise ValueError(f"{self.path} is in use by another process: a run of it is going on") from None
-            except OSError as error:
-                raise ValueError(f"{self.path} can't be locked for this process alone ({error.strerror})") from None
             yield
 
     def write_text(self, path: Path, text: str) -> None:

@@ -1,4 +1,4 @@
-"""Passes of models over data, as the words of a command line ask for them."""
+"""Passes of models over data, as settings ask for them; whatever is heavy is imported when it is used."""
 
 import contextlib
 import dataclasses
@@ -24,7 +24,7 @@ _SETTING = re.compile(r"[A-Za-z_][\w.]*=")  # how key=value begins; a path befor
 class Passes:
     """Passes over one data set on one device, each with another model."""
 
-    def __init__(self, data: "Dataset", level: str, settings: Mapping[str, Any]) -> None:
+    def __init__(self, data: "Dataset", level: str | None, settings: Mapping[str, Any]) -> None:
         from vitrail.evaluation.predict import choose_device, choose_precision
         from vitrail.tasks.images.image_task import default_workers
 
@@ -38,9 +38,18 @@ class Passes:
         self, trained: "Trained", *, title: str, note_unread: "Callable[[Problem], object]"
     ) -> "Iterator[tuple[Tensor, ImageBatch]]":
         """What the model says, batch by batch, beside a bar that shows how far it is."""
+        with show_progress(title, total=len(self.data)) as advance:
+            for logits, batch in self.ask(trained, note_unread=note_unread):
+                yield logits, batch
+                advance(len(logits))
+
+    def ask(
+        self, trained: "Trained", *, note_unread: "Callable[[Problem], object]"
+    ) -> "Iterator[tuple[Tensor, ImageBatch]]":
+        """What the model says, batch by batch."""
         from vitrail.inference.trained import answer
 
-        found = answer(
+        return answer(
             trained,
             self.data,
             device=self.device,
@@ -50,18 +59,14 @@ class Passes:
             workers=self.workers,
             note_unread=note_unread,
         )
-        with show_progress(title, total=len(self.data)) as advance:
-            for logits, batch in found:
-                yield logits, batch
-                advance(len(logits))
 
 
 def folded(trained: "Trained") -> "tuple[Trained, bool]":
     """The model in its fastest form; one with two heads gives the answers of both, [batch, 2, classes], and True."""
-    import vitrail
     from vitrail.evaluation.heads import SeparateHeads
+    from vitrail.inference.folding import fold
 
-    model = vitrail.fold(trained.model)
+    model = fold(trained.model)
     is_double = model.has_two_heads
     return dataclasses.replace(trained, model=SeparateHeads(model) if is_double else model), is_double
 
@@ -169,8 +174,8 @@ def _crop_ratio(value: Any) -> float | None:
 
 def make_extraction(trained: "Trained", passes: Passes) -> "Extraction":
     """What makes embeddings of images with a model, as these passes are to be made."""
-    import vitrail
     from vitrail.evaluation.features import Extraction
+    from vitrail.inference.folding import fold
 
     return Extraction(
         trained.model,
@@ -180,7 +185,7 @@ def make_extraction(trained: "Trained", passes: Passes) -> "Extraction":
         dtype=passes.dtype,
         batch_size=passes.batch_size,
         workers=passes.workers,
-        faster=vitrail.fold(trained.model),
+        faster=fold(trained.model),
     )
 
 

@@ -1,0 +1,74 @@
+"""Training and planning from Python, as the command line does it."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vitrail.inference.trained import Trained, load_trained
+from vitrail.recipes import find_recipe
+from vitrail.settings.own import allow_own
+from vitrail.settings.recipe import Recipe
+from vitrail.settings.text import change
+from vitrail.training.loop.planning import Plan, make_plan
+from vitrail.training.runs.report import summarize
+from vitrail.training.runs.run_folder import RunFolder
+from vitrail.training.start import INTERRUPTED, train_here
+
+
+@dataclass(frozen=True, repr=False)
+class Run:
+    """A run that was trained, or as far as it has come."""
+
+    path: Path
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl: `kind` is train or eval."""
+        return RunFolder(self.path).read_metrics()
+
+    @property
+    def report(self) -> Path:
+        """The page that shows how it went."""
+        return self.path / "report.html"
+
+    def load(self) -> Trained:
+        """The trained model."""
+        return load_trained(self.path)
+
+    def __repr__(self) -> str:
+        return f"{summarize(self.path)}\nreport: {self.report}"
+
+
+def train(recipe: str | Recipe, *, data: str | None = None, out: str | os.PathLike[str], **changes: Any) -> Run:
+    """Train with a recipe (a name, a YAML file, or a `Recipe`), or go on with the run in `out`.
+
+    `changes` are settings by their keys, dotted ones as `**{"optimizer.clip": 1.0}`. Ctrl-C saves the run and is a
+    KeyboardInterrupt; the same call then goes on. Several processes (devices=2) are started as on the command line.
+    """
+    found = make_recipe(recipe, data=data, **changes)
+    folder = RunFolder(Path(out))
+    if train_here(found, folder, again=None, is_told=False) == INTERRUPTED:
+        raise KeyboardInterrupt(f"stopped and saved: the same call goes on with {folder.path}")
+    return Run(folder.path)
+
+
+def plan(recipe: str | Recipe, *, data: str | None = None, **changes: Any) -> Plan:
+    """Measure for some seconds what a recipe will take on this machine; nothing is written."""
+    found = make_recipe(recipe, data=data, **changes)
+    if found.run.threads is not None:
+        torch.set_num_threads(found.run.threads)
+    return make_plan(found)
+
+
+def make_recipe(recipe: str | Recipe, *, data: str | None = None, **changes: Any) -> Recipe:
+    """A recipe by its name, its file or itself, with some settings changed; texts of one's own are allowed code."""
+    if data is not None:
+        changes["data"] = data
+    texts = [recipe] if isinstance(recipe, str) else []
+    allow_own(*texts, *(value for value in changes.values() if isinstance(value, str)))
+    if isinstance(recipe, str):
+        recipe = find_recipe(recipe)
+    return change(recipe, changes) if changes else recipe

@@ -1,0 +1,31 @@
+"""Measuring a trained model, whatever it has learnt."""
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from vitrail.inference.passes import find_recipe, load_seeing
+from vitrail.tasks import find_task
+from vitrail.tasks.contract import Evaluation, EvaluationRequest
+
+
+def evaluate(
+    source: str | os.PathLike[str],
+    *,
+    data: str | None = None,
+    sizes: Sequence[int] = (),
+    crop_ratios: Sequence[float] = (),
+    tokens: bool = False,
+    **settings: Any,
+) -> Evaluation:
+    """Measure a run, a saved model or a pack on data; without `data` on the val of the run.
+
+    `sizes` and `crop_ratios` are compared, `tokens` says how alike class and distillation token are. Further settings
+    are those of `vitrail evaluate`: split, level, image_size, crop_ratio, batch_size, workers, precision, device and
+    trunk.
+    """
+    text = os.fspath(source)
+    given = {**settings, **({} if data is None else {"data": data})}
+    trained = load_seeing(text, given)
+    options = {"sizes": sizes, "crop_ratios": crop_ratios, "tokens": tokens}
+    return find_task(trained.task).evaluate(EvaluationRequest(text, trained, given, options, find_recipe(text)))

@@ -1,0 +1,55 @@
+"""What a classifier says about images: the most probable classes of each."""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from vitrail.data.contract import Dataset
+from vitrail.data.quarantine import Problem
+from vitrail.inference.folding import fold
+from vitrail.inference.passes import Passes
+from vitrail.inference.trained import Trained
+from vitrail.tasks.contract import Answer
+
+
+@dataclass(frozen=True)
+class ClassAnswer(Answer):
+    """Classes of an image and their probabilities, the most probable first."""
+
+    place: str
+    classes: tuple[str, ...]
+    probabilities: tuple[float, ...]
+
+    @property
+    def label(self) -> str:
+        """The most probable class."""
+        return self.classes[0]
+
+    def record(self) -> dict[str, Any]:
+        """The path and its answers."""
+        pairs = zip(self.classes, self.probabilities, strict=True)
+        return {"path": self.place, "answers": [{"class": name, "probability": round(p, 6)} for name, p in pairs]}
+
+    def cells(self) -> dict[str, str]:
+        """The path, then a class and its probability by turns."""
+        cells = {"path": self.place}
+        for number, (name, probability) in enumerate(zip(self.classes, self.probabilities, strict=True), start=1):
+            cells |= {f"class_{number}": name, f"probability_{number}": f"{probability:.6f}"}
+        return cells
+
+    def __str__(self) -> str:
+        pairs = zip(self.classes, self.probabilities, strict=True)
+        return "  ".join([self.place, *(f"{name} {probability:.1%}" for name, probability in pairs)])
+
+
+def answer_with_classes(
+    trained: Trained, data: Dataset, *, passes: Passes, top: int, note_unread: Callable[[Problem], object]
+) -> Iterator[ClassAnswer]:
+    """The most probable classes of each image that can be read, in the order of the data."""
+    names = trained.class_names
+    top = min(top, len(names))
+    for logits, batch in passes.ask(dataclasses.replace(trained, model=fold(trained.model)), note_unread=note_unread):
+        values, indices = (column.tolist() for column in logits.softmax(dim=1).topk(top, dim=1))
+        for place, row, probabilities in zip(batch.indices.tolist(), indices, values, strict=True):
+            yield ClassAnswer(data.locate(place), tuple(names[index] for index in row), tuple(probabilities))

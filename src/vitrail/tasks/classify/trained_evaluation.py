@@ -1,0 +1,198 @@
+"""How good a trained classifier is: accuracy, calibration, confusions, other image sizes and crop ratios."""
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torch import Tensor
+
+from vitrail.data.contract import Dataset
+from vitrail.data.quarantine import Problem
+from vitrail.evaluation.average_precision import AveragePrecisionMeter
+from vitrail.evaluation.classify import MAX_CONFUSION_CLASSES, ClassificationMeter
+from vitrail.evaluation.heads import HEADS, head_answers
+from vitrail.evaluation.tokens import watched_tokens
+from vitrail.inference.passes import Passes, folded, open_data
+from vitrail.inference.trained import Trained, map_targets, match_classes
+from vitrail.tasks.classify.measures import MEASURES
+from vitrail.tasks.contract import Evaluation, EvaluationRequest
+from vitrail.tasks.images.labelled_data import find_coarse
+
+_NUM_SHOWN = 5  # classes and confusions; --json has them all
+
+
+def evaluate_classifier(request: EvaluationRequest) -> Evaluation:
+    """Measure a classifier on the labels that it knows, at its own size and at others that are asked for."""
+    trained, options = request.trained, request.options
+    trained.require_classifier(request.source)
+    data, level = open_data(request.source, request.settings, trained)
+    measure = _Measure(data, level, trained, request.settings)
+    main = measure(trained, with_tokens=bool(options.get("tokens")))
+    report = measure.describe(trained) | main.figures | {"num_left_out": len(main.unread)}
+    details = main.extras | _describe_classes(main.meter, trained.classes or data.level(level).classes)
+    sizes, ratios = options.get("sizes") or [], options.get("crop_ratios") or []
+    sweep = []
+    for size in sizes or ([None] if ratios else []):
+        for ratio in ratios or [None]:
+            seen = trained.seeing(image_size=size, crop_ratio=ratio)
+            figures = main.figures if seen.view == trained.view else measure(seen).figures
+            sweep.append({"image_size": seen.view.image_size, "crop_ratio": seen.view.crop_ratio} | figures)
+    lines = [*_show(report), *_show_extras(main.extras), *_show_sweep(sweep), *_show_classes(details)]
+    record = report | details | ({"sweep": sweep} if sweep else {})
+    return Evaluation(main.figures, record, "\n".join(lines), tuple(main.unread))
+
+
+class _Pass:
+    """What one pass over the data gives: the figures of the model and, where it has two heads, of each."""
+
+    def __init__(
+        self, num_classes: int, *, coarse_of: tuple[int, ...] | None, heads: tuple[str, ...], is_multiple: bool
+    ) -> None:
+        self.meter = ClassificationMeter(num_classes, coarse_of=coarse_of)
+        self.heads = {name: ClassificationMeter(num_classes, coarse_of=coarse_of) for name in heads}
+        self.precision = AveragePrecisionMeter(num_classes) if is_multiple else None
+        self.tokens: list[dict[str, Any]] = []
+        self.unread: list[Problem] = []
+
+    def update(self, logits: Tensor, targets: Tensor) -> None:
+        """Count a batch: logits [batch, classes], or [batch, 2, classes] of two heads."""
+        if self.heads:
+            for name, answers in head_answers(logits).items():
+                self.heads[name].update(answers, targets)
+            logits = logits.mean(dim=1)
+        self.meter.update(logits, targets)
+        if self.precision is not None:
+            self.precision.update(logits, targets)
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        """The model's own."""
+        precision = dict(self.precision.results()) if self.precision is not None else {}
+        return {**dict(self.meter.results()), **precision, "count": self.meter.count}
+
+    @property
+    def extras(self) -> dict[str, Any]:
+        """What only some models have."""
+        heads = {name: dict(meter.results()) | {"count": meter.count} for name, meter in self.heads.items()}
+        return ({"heads": heads} if heads else {}) | ({"tokens": self.tokens} if self.tokens else {})
+
+
+class _Measure:
+    """Passes over the data, each with a model for another picture."""
+
+    def __init__(self, data: Dataset, level: str, trained: Trained, settings: Mapping[str, Any]) -> None:
+        self.data, self.level = data, level
+        self.passes = Passes(data, level, settings)
+        self.places = match_classes(trained, data.level(level).classes, name=data.name)
+        self.coarse_of = trained.coarse.of if trained.coarse else None
+        if self.coarse_of is None and self.places is None:
+            self.coarse_of = find_coarse(data, level)[1]
+
+    def __call__(self, trained: Trained, *, with_tokens: bool = False) -> _Pass:
+        model, is_double = folded(trained)
+        found = _Pass(
+            trained.num_classes,
+            coarse_of=self.coarse_of,
+            heads=HEADS if is_double else (),
+            is_multiple=self.data.level(self.level).is_multiple,
+        )
+        with contextlib.ExitStack() as stack:
+            tokens = stack.enter_context(watched_tokens(model.model)) if with_tokens else None
+            title = f"{trained.view.image_size} px"
+            for logits, batch in self.passes.answers(model, title=title, note_unread=found.unread.append):
+                found.update(logits, map_targets(batch.targets, self.places, num_classes=trained.num_classes))
+        if tokens is not None:
+            found.tokens = [{"after": place, "cosine": cosine} for place, cosine in tokens.results()]
+        return found
+
+    def describe(self, trained: Trained) -> dict[str, Any]:
+        """What is measured on what."""
+        return {
+            "model": trained.model.name,
+            "data": self.data.name,
+            "split": self.data.split,
+            "level": self.level,
+            "image_size": trained.view.image_size,
+            "crop_ratio": trained.view.crop_ratio,
+            "precision": str(self.passes.dtype).removeprefix("torch."),
+        }
+
+
+def _describe_classes(meter: ClassificationMeter, classes: tuple[str, ...]) -> dict[str, Any]:
+    """Accuracy of each class and all confusions, the most frequent first."""
+    accuracy: list[float | None] = [None if value != value else value for value in meter.class_accuracy().tolist()]
+    if meter.num_classes > MAX_CONFUSION_CLASSES:
+        rows = [{"class": name, "top1": value} for name, value in zip(classes, accuracy, strict=True)]
+        return {"classes": rows}
+    confusion = meter.confusion()
+    counts = confusion.sum(dim=1).tolist()
+    rows = [
+        {"class": name, "count": count, "top1": value}
+        for name, count, value in zip(classes, counts, accuracy, strict=True)
+    ]
+    confusion.fill_diagonal_(0)
+    pairs = sorted(((int(confusion[i, j]), i, j) for i, j in confusion.nonzero().tolist()), key=lambda pair: -pair[0])
+    confusions = [{"class": classes[i], "answer": classes[j], "count": count} for count, i, j in pairs]
+    return {"classes": rows, "confusions": confusions}
+
+
+def _show(report: Mapping[str, Any]) -> Iterator[str]:
+    size = report["image_size"]
+    pixels = f"{size} px" if isinstance(size, int) else f"{size[0]} x {size[1]} px"
+    left_out = report["num_left_out"]
+    yield (
+        f"{report['model']} on {report['split']} of {report['data']}: {report['count']:,} images at {pixels}, "
+        f"crop ratio {report['crop_ratio']:g}, {report['precision']}"
+    )
+    if left_out:
+        yield f"{left_out:,} {'image' if left_out == 1 else 'images'} left out that could not be read"
+    yield ""
+    for measure in MEASURES:
+        if measure.key in report and measure.unit:
+            yield f"{measure.label:<24}{report[measure.key]:8.2f} {measure.unit}"
+    yield f"{'negative log-likelihood':<24}{report['negative_log_likelihood']:9.3f}"
+
+
+def _show_extras(extras: Mapping[str, Any]) -> Iterator[str]:
+    """The heads one by one, and the tokens layer by layer."""
+    if "heads" in extras:
+        yield ""
+        yield "top-1 of the heads (joint: the sum of their softmaxes)"
+        yield from (f"  {name:<22}{figures['top1']:8.2f} %" for name, figures in extras["heads"].items())
+    if "tokens" in extras:
+        yield ""
+        yield "cosine of class and distillation token"
+        yield from (f"  {row['after']:<22}{row['cosine']:9.3f}" for row in extras["tokens"])
+
+
+def _show_sweep(sweep: list[dict[str, Any]]) -> Iterator[str]:
+    if not sweep:
+        return
+    has_coarse = "coarse_top1" in sweep[0]
+    best = max(sweep, key=lambda row: row["top1"])
+    yield ""
+    yield "image size  crop ratio    top-1    top-5" + ("   coarse" if has_coarse else "")
+    for row in sweep:
+        coarse = f"{row['coarse_top1']:9.2f}" if has_coarse else ""
+        mark = "  best" if row is best and len(sweep) > 1 else ""
+        size = row["image_size"] if isinstance(row["image_size"], int) else "x".join(map(str, row["image_size"]))
+        yield f"{size!s:>10}{row['crop_ratio']:12.4g}{row['top1']:9.2f}{row['top5']:9.2f}{coarse}{mark}"
+
+
+def _show_classes(details: Mapping[str, Any]) -> Iterator[str]:
+    measured = [row for row in details["classes"] if row["top1"] is not None]
+    hardest = sorted(measured, key=lambda row: row["top1"])[:_NUM_SHOWN]
+    if hardest:
+        yield ""
+        yield f"hardest of {len(measured)} classes"
+        width = max(len(row["class"]) for row in hardest)
+        for row in hardest:
+            count = f" of {row['count']:,}" if "count" in row else ""
+            yield f"  {row['class']:<{width}}  {row['top1']:6.2f} %{count}"
+    confusions = details.get("confusions", [])[:_NUM_SHOWN]
+    if confusions:
+        yield ""
+        yield "most confused (--json has all)"
+        width = max(len(row["class"]) for row in confusions)
+        for row in confusions:
+            yield f"  {row['class']:<{width}}  taken for {row['answer']}: {row['count']:,}"

@@ -1,0 +1,92 @@
+"""Starting a run: here or in several processes, with its folder locked, its log, its report and its summary."""
+
+import contextlib
+import logging
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+
+from vitrail.evaluation.predict import choose_device
+from vitrail.settings.recipe import Recipe
+from vitrail.settings.text import write_yaml
+from vitrail.training.loop.interruption import Interrupted
+from vitrail.training.loop.stages import train
+from vitrail.training.parallel.distributed import joined_world
+from vitrail.training.parallel.launch import is_launched, launch
+from vitrail.training.runs.progress import Progress
+from vitrail.training.runs.report import summarize, write_report
+from vitrail.training.runs.run_folder import RunFolder
+
+INTERRUPTED = 130  # the exit code of what Ctrl-C has stopped
+_LOGGER = logging.getLogger(__name__)
+
+
+def train_here(recipe: Recipe, folder: RunFolder, *, again: list[str] | None, is_told: bool = True) -> int:
+    """Train in this process, or in several that it starts by the command `again`; the exit code.
+
+    How the run went is printed where `is_told`.
+    """
+    if recipe.run.devices * recipe.run.nodes > 1 and not is_launched():
+        if again is not None:
+            return launch(again, recipe.run)
+        with tempfile.TemporaryDirectory() as place:
+            file = Path(place) / "recipe.yaml"
+            file.write_text(write_yaml(recipe), encoding="utf-8")
+            return launch(["train", str(file), f"out={folder.path}"], recipe.run)
+    return _train(recipe, folder, is_told=is_told)
+
+
+def _train(recipe: Recipe, folder: RunFolder, *, is_told: bool) -> int:
+    if recipe.run.threads is not None:
+        torch.set_num_threads(recipe.run.threads)
+    with joined_world(choose_device(recipe.run.device)) as (world, device):
+        progress = Progress(is_shown=world.is_main)
+        if not world.is_main:
+            try:
+                with progress.showing_warnings():
+                    train(recipe, folder, world=world, device=device, progress=progress)
+            except Interrupted:
+                return INTERRUPTED
+            return 0
+        with _telling_of_the_disk(folder), progress.showing_warnings(), folder.locked():
+            recipe, report = folder.begin(recipe), ""
+            with folder.logging_to_file():
+                try:
+                    train(recipe, folder, world=world, device=device, progress=progress)
+                except Interrupted:
+                    progress.say(f"stopped and saved; to go on: vitrail train out={folder.path}")
+                    return INTERRUPTED
+                finally:
+                    if folder.metrics_file.is_file():
+                        report = _attempt("the report", lambda: f"report: {write_report(folder.path)}")
+                summary = _attempt("the summary", lambda: summarize(folder.path))
+        if is_told:
+            print("\n".join(filter(None, (summary, report))))
+    return 0
+
+
+@contextlib.contextmanager
+def _telling_of_the_disk(folder: RunFolder) -> Iterator[None]:
+    """One line for a file of the run that can't be written; other errors of the system are not the run folder's."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None or not Path(error.filename).absolute().is_relative_to(folder.path.absolute()):
+            raise
+        raise ValueError(
+            f"{error.filename} cannot be written or read ({error.strerror}); checkpoints are kept: make room or check "
+            "the permissions, then run the same command to go on"
+        ) from None
+
+
+def _attempt(what: str, action: Callable[[], str]) -> str:
+    """What the action says; if it fails, a line why, because that must not hide how the run itself ended."""
+    try:
+        return action()
+    except Exception as error:  # a bug too: the log has its traceback
+        why = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+        with contextlib.suppress(OSError):
+            _LOGGER.warning("%s could not be written: %s", what, " ".join(str(why).split()), exc_info=True)
+        return ""
