@@ -1,6 +1,7 @@
 """The arrows of ARCHITECTURE.md, checked on the source: who may import whom, and what must stay light."""
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -122,10 +123,31 @@ def test_models_answer_for_themselves() -> None:
             assert not named(path) & KINDS, f"{place}: ask the model instead, see models/contract.py"
 
 
+PLAN = PACKAGE.parents[1] / "ARCHITECTURE.md"
+
+
 def test_every_room_is_on_the_plan() -> None:
-    plan = (PACKAGE.parents[1] / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    plan = PLAN.read_text(encoding="utf-8")
     missing = {room_of(path) for path in MODULES if f"{room_of(path)}/" not in plan}
     assert not missing
+
+
+def test_the_plan_has_the_same_arrows() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| (.*) \|$", PLAN.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert {room: set(re.findall(r"`(\w+)`", others)) for room, others in rows} == ARROWS
+
+
+def test_the_plan_names_files_that_exist() -> None:
+    tree = PLAN.read_text(encoding="utf-8").split("```")[1].partition("src/vitrail/")[2]
+    room = PACKAGE
+    for line in tree.splitlines():
+        names = re.findall(r"[a-z_]+(?:\.py|\.css|/)", line)
+        if line.startswith("  ") and not line.startswith("   ") and names[0].endswith("/"):
+            room = PACKAGE / names.pop(0)
+            assert room.is_dir(), f"{room} is no folder"
+        elif line.startswith("    "):
+            missing = [name for name in names if not (room / name).exists()]
+            assert not missing, f"ARCHITECTURE.md names {missing} in {room.name}/"
 
 
 def test_no_room_for_odds_and_ends() -> None:
