@@ -110,3 +110,28 @@ def test_a_mistake_is_one_line_and_exit_code_2(words: list[str], said: str, caps
     assert out == ""
     assert said in err
     assert err.count("\n") == 1
+
+
+def test_tasks_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["recipes", "tasks"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert {"classify", "distill", "embed", "clusterfit"} <= {line.split()[0] for line in lines}
+    assert "distill     A recipe that trains a classifier on labels and on what a teacher answers" in lines
+
+
+def test_show_leaves_out_what_a_recipe_cannot_use(capsys: pytest.CaptureFixture[str]) -> None:
+    shown: dict[str, str] = {}
+    for name in ("deit_small", "deit_tiny_distilled", "grafit", "grafit_clusterfit_plus", "small"):
+        assert main(["recipes", "show", name]) == 0
+        shown[name] = capsys.readouterr().out
+    groups = {
+        name: {line.partition(":")[0] for line in text.splitlines() if ":  #" in line} for name, text in shown.items()
+    }
+    assert not groups["deit_small"] & {"teacher", "embedding", "clusters"}
+    assert "teacher" in groups["deit_tiny_distilled"]
+    assert not groups["grafit"] & {"teacher", "blend", "objective", "clusters"}
+    assert "clusters" in groups["grafit_clusterfit_plus"]
+    assert "magnitude" not in shown["small"]
+    assert "magnitude" in shown["deit_small"]
+    assert main(["recipes", "show", "small", "--all"]) == 0
+    assert "magnitude" in capsys.readouterr().out

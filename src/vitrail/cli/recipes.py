@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 SUMMARY = "list, show and copy the training recipes"
 
-_USAGE = "vitrail recipes [PATTERN] | show NAME|FILE | cp NAME|FILE NEW.yaml | optimizers [PATTERN]"
+_USAGE = "vitrail recipes [PATTERN] | show NAME|FILE | cp NAME|FILE NEW.yaml | tasks | optimizers [PATTERN]"
 _COLUMNS = ("recipe", "model", "epochs", "image", "top-1", "about")
 _EXPENDABLE = ("about", "model")  # what a narrow terminal goes without, first to last
 _LEFT_ALIGNED = ("recipe", "model", "about")
@@ -45,6 +45,8 @@ def run(arguments: argparse.Namespace) -> int:
             print(_copy(name, Path(target)))
         case ["show" | "cp", *_]:
             raise ValueError(f"write {_USAGE}")
+        case ["tasks"]:
+            print(_list_tasks())
         case ["optimizers"]:
             print(_list_optimizers("*"))
         case ["optimizers", pattern]:
@@ -103,6 +105,14 @@ def _list(pattern: str) -> str:
         for line, style in _lay_out(rows, width=console.width if console.is_terminal else None):
             console.print(Text(line, style=style))
     return f"{capture.get()}\n{_LEGEND}"
+
+
+def _list_tasks() -> str:
+    from vitrail.tasks import TASKS, find_recipe_class
+
+    about = {name: (find_recipe_class(name).__doc__ or "").partition("\n")[0].rstrip(".") for name in TASKS}
+    width = max(map(len, about))
+    return "\n".join(f"{name.ljust(width)}{_GAP}{text}" for name, text in about.items())
 
 
 def _list_optimizers(pattern: str) -> str:

@@ -246,7 +246,7 @@ def match_classes(trained: Trained, classes: Sequence[str], *, name: str) -> Ten
     if trained.classes is None and len(classes) != trained.num_classes:
         raise ValueError(
             f"{name} has {len(classes)} classes and the model {trained.num_classes}, which have no names "
-            f"(there is no {CLASSES_FILE} beside it): they can't be matched"
+            f"(there is no {TASK_FILE} beside it): they can't be matched"
         )
     if trained.classes is None or tuple(classes) == trained.classes:
         return None

@@ -60,10 +60,7 @@ def _class_of(task: Any, *, label: str) -> type[Recipe]:
 
     if not isinstance(task, str):
         raise ValueError(f"{label}: task cannot be {task!r}: it is a name")
-    try:
-        return find_recipe_class(task)
-    except ValueError as error:
-        raise ValueError(f"{label}: {error}") from None
+    return find_recipe_class(task)
 
 
 def change(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:

@@ -74,3 +74,7 @@ class EmbedRecipe(ImageRecipe):
     task: str = "embed"
     embedding: EmbedSettings = EmbedSettings()
     objective: ObjectiveSettings = ObjectiveSettings()
+
+    def unused(self) -> Set[str]:
+        """What is read only by the loss of a classifier."""
+        return set() if self.embedding.cross_entropy else {"objective"}

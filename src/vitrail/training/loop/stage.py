@@ -387,10 +387,17 @@ class Stage:
 
     @contextlib.contextmanager
     def _evaluated_weights(self) -> Iterator[None]:
-        """The model with its moving average, if it has one, and the same running statistics in every process."""
-        with self.average.applied_to(self.model) if self.average else contextlib.nullcontext():
+        """The model with its moving average, if it has one, and the same running statistics in every process.
+
+        It is in eval mode, and nothing that is computed with it keeps gradients.
+        """
+        with self.average.applied_to(self.model) if self.average else contextlib.nullcontext(), torch.no_grad():
             self.world.share_buffers(self.model)
-            yield
+            self.model.eval()
+            try:
+                yield
+            finally:
+                self.model.train()
 
     def _compare(self, value: float) -> Verdict | None:
         """Where the result lies beside the published curve, if the recipe has one."""
