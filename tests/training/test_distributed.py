@@ -61,7 +61,7 @@ def whole_run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
 
 def test_a_sharded_run_stopped_by_ctrl_c_goes_on_in_one_process(tmp_path: Path, whole_run: RunFolder) -> None:
     folder = tmp_path / "stopped"
-    process = start_two(folder, "run.sharding=full")
+    process = start_two(folder, "run.sharding=full", "run.micro_batch=null")  # which is measured when it is divided
     wait_for_step(process, folder, 4)
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=120)

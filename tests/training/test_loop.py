@@ -2,7 +2,9 @@
 
 import json
 import shutil
+import weakref
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +13,9 @@ from tiny_runs import model_of, run_in, tiny_recipe
 
 import vitrail
 from vitrail.inference.trained import load_trained
+from vitrail.tasks.classify.supervised import Supervised
+from vitrail.training.loop import stage, stages
+from vitrail.training.loop.ema import MovingAverage
 from vitrail.training.loop.micro_batch import choose_micro_batch
 from vitrail.training.runs.checkpoint import Checkpoints, load_checkpoint
 from vitrail.training.runs.report import summarize
@@ -273,3 +278,53 @@ def test_what_the_branches_add_is_written_down_at_each_evaluation_and_drawn(tmp_
     page = found.write(tmp_path / "inside").read_text(encoding="utf-8")
     assert "ratios_by_epoch.csv" in {path.name for path in (tmp_path / "inside").iterdir()}
     assert "ratios_by_epoch" in page
+
+
+def test_a_step_that_overflows_in_half_precision_moves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps, updates, skipped = [0], [0], [0]
+    clip, update = stage.clip_gradients, MovingAverage.update
+
+    def overflow(model: torch.nn.Module, limit: float | None) -> torch.Tensor:
+        steps[0] += 1
+        norm = clip(model, limit)
+        return norm * torch.inf if steps[0] == 2 else norm
+
+    def count(average: MovingAverage, model: torch.nn.Module) -> None:
+        updates[0] += 1
+        update(average, model)
+
+    monkeypatch.setattr(stage, "clip_gradients", overflow)
+    monkeypatch.setattr(MovingAverage, "update", count)
+    monkeypatch.setattr(Supervised, "after_step", lambda objective, model: skipped.append(1))
+    run_in(tmp_path / "run", "epochs=1", "precision=fp16")
+    assert steps[0] == 3
+    assert updates[0] == len(skipped) - 1 == 2
+
+
+def test_a_checkpoint_leaves_the_memory_before_the_first_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ("epochs=2", "run.keep=100")
+    run = run_in(tmp_path / "run", *words)
+    (run.checkpoints / "step_000000006.pt").unlink()
+    shutil.rmtree(run.model)
+    load, kept = stages.load_checkpoint, list[weakref.ref[torch.Tensor]]()
+
+    def remember(path: Path) -> dict[str, Any]:
+        state = load(path)
+        tensors = [*state["model"].values(), *(one["exp_avg"] for one in state["optimizer"]["state"].values())]
+        kept.extend(map(weakref.ref, tensors))
+        return state
+
+    begin = stage.Stage.run
+
+    def look(self: stage.Stage) -> None:
+        assert self.step == 3
+        assert kept
+        own = {id(value) for value in self.model.state_dict().values()}
+        moments = {id(one["exp_avg"]) for one in self.optimizer.state.values()}
+        alive = [tensor for found in kept if (tensor := found()) is not None]
+        assert all(id(tensor) in own | moments for tensor in alive)
+        begin(self)
+
+    monkeypatch.setattr(stages, "load_checkpoint", remember)
+    monkeypatch.setattr(stage.Stage, "run", look)
+    run_in(run.path, *words)
