@@ -37,11 +37,11 @@ class Recipe(Section):
     name: str = "custom"
     """name of the recipe"""
     task: str = "classify"
-    """what is learnt: a name of `vitrail recipes tasks`, or module:Class of your own"""
+    """what is learnt: classify, distill, embed, clusterfit, or module:Class of your own"""
     epochs: PositiveFloat = 300.0
     """passes over the training samples"""
     steps: PositiveInt | None = None
-    """optimizer steps; takes the place of epochs"""
+    """number of optimizer steps, in place of epochs"""
     batch_size: PositiveInt = 1024
     """samples of one optimizer step, over all devices"""
     seed: NonNegativeInt = 0
@@ -66,5 +66,5 @@ class Recipe(Section):
 
     @property
     def num_stages(self) -> int:
-        """A recipe without stages is its own only one."""
+        """How many stages the run has; a recipe without stages is its own only one."""
         return max(1, len(self.stages))
