@@ -117,7 +117,7 @@ def _show_progress() -> Iterator[Callable[[int, int], None]]:
 
 
 class _LineOfProgress:
-    """Says how far it is, but not often."""
+    """Prints how far a check is, but not often."""
 
     def __init__(self) -> None:
         self.start = self.last = time.monotonic()

@@ -210,7 +210,7 @@ def _draw_image(trained: "Trained", look: _Look, path: str, start: Path, *, max_
 
 
 def _draw_matrices(trained: "Trained", look: _Look, folder: Path) -> "Entry":
-    """Figure 4.2; no image plays a part."""
+    """Draw the cross-patch matrices (thesis figure 4.2); no image plays a part."""
     import torch
 
     from vitrail.explain.drawing import draw_mixing

@@ -36,7 +36,7 @@ def describe(gallery: "Gallery") -> dict[str, Any]:
 
 
 def describe_lines(report: Mapping[str, Any]) -> Iterable[str]:
-    """The same for a person."""
+    """What a gallery is, in lines for a person."""
     levels = ", ".join(f"{count:,} of {level}" for level, count in report["levels"].items())
     yield (
         f"{report['gallery']}: {report['num_images']:,} images, classes: {levels}; {report['model']}, "

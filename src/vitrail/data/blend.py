@@ -33,7 +33,7 @@ class Normalize:
             raise ValueError(f"std must be positive in every channel, not {self.std}")
 
     def __call__(self, images: Tensor, *, dtype: torch.dtype = torch.float32) -> Tensor:
-        """Of uint8 [..., channels, height, width], in the same memory format; computed in float32 for every dtype."""
+        """Normalise uint8 [..., channels, height, width]; it keeps the memory format, and computes in float32."""
         if images.dtype != torch.uint8:
             raise ValueError(f"normalising takes uint8 images of 0 ... 255, not {images.dtype}")
         if images.ndim < 3 or images.shape[-3] != len(self.mean):
@@ -48,7 +48,7 @@ class Normalize:
 
 @functools.lru_cache(maxsize=16)
 def _scale_and_shift(normalize: Normalize, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Kept, because a copy to the device in every step would make it wait."""
+    """The two tensors of the multiply-add, kept: a copy to the device in every step would make it wait."""
     mean, std = torch.tensor(normalize.mean, dtype=torch.float64), torch.tensor(normalize.std, dtype=torch.float64)
     scale, shift = 1.0 / (255.0 * std), -mean / std
     return scale.float().view(-1, 1, 1).to(device), shift.float().view(-1, 1, 1).to(device)
@@ -122,7 +122,7 @@ class Blend:
         return targets.float() * (high - low) + low
 
     def _check_labels(self, labels: Tensor) -> None:
-        """Only where they can be read at once: another device would have to be waited for in every step."""
+        """Refuse labels out of range where they can be read at once; another device would have to be waited for."""
         if labels.device.type != "cpu":
             return
         wrong = labels[(labels < 0) | (labels >= self.num_classes)]

@@ -190,10 +190,10 @@ class _BatchMaker(TorchDataset):
 
 
 def keep_whole(made: Any) -> Any:
-    """Whole batches are made already; what torch would collate passes through."""
+    """Pass a batch through: torch would collate what is a whole batch already."""
     return made
 
 
 def use_one_thread(worker: int) -> None:
-    """Workers are many: each keeps to one core."""
+    """Keep a worker to one core, because workers are many."""
     torch.set_num_threads(1)

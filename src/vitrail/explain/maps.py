@@ -283,7 +283,7 @@ def _check_classes_matter(model: Model, kind: str) -> None:
 
 @contextmanager
 def _evaluating(model: Model) -> Iterator[None]:
-    """Eval mode, and back."""
+    """Put the model into eval mode, and back after the block."""
     was_training = model.training
     model.eval()
     try:

@@ -34,11 +34,11 @@ class Sheet:
 
     @property
     def text_size(self) -> int:
-        """Of the titles."""
+        """The size of the titles' letters, in pixels."""
         return max(_LEAST_TEXT, round(len(self.panels) * self.image.width * _TEXT_SHARE))
 
     def draw(self) -> Image.Image:
-        """Everything on one sheet."""
+        """Draw everything on one sheet."""
         width, height = self.image.size
         size, answer_size = self.text_size, round(self.text_size * 1.2)
         margin = size

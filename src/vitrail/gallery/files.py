@@ -27,7 +27,7 @@ class Rows:
         return len(self.vectors)
 
     def choose(self, places: Sequence[int]) -> "Rows":
-        """Some of them."""
+        """Some of the images."""
         at = torch.tensor(places, dtype=torch.int64)
         return Rows(
             self.vectors[at],
@@ -38,7 +38,7 @@ class Rows:
 
     @classmethod
     def joined(cls, several: "Sequence[Rows]") -> "Rows":
-        """All of them, one after the other."""
+        """The images of several, one after the other."""
         return cls(
             torch.cat([rows.vectors for rows in several]),
             torch.cat([rows.labels for rows in several]),
@@ -61,12 +61,12 @@ class StoredPart:
         return len(self.vectors)
 
     def thumbnail(self, place: int) -> bytes:
-        """A JPEG; empty where there is none."""
+        """The thumbnail at a place, a JPEG; empty where there is none."""
         start = int(self._ends[place - 1]) if place else 0
         return self._thumbnails[start : int(self._ends[place])].numpy().tobytes()
 
     def rows(self) -> Rows:
-        """All of it, in memory."""
+        """All images of the file, in memory."""
         thumbnails = tuple(self.thumbnail(place) for place in range(len(self)))
         return Rows(self.vectors, self.labels, self.paths, thumbnails)
 

@@ -115,7 +115,7 @@ class Gallery:
     def search_vectors(
         self, vectors: Tensor, *, top: int = 10, rank: str | None = None, coarse: str | None = None
     ) -> list[list[Hit]]:
-        """The same for embeddings [images, dim]."""
+        """The images that rank first for embeddings [images, dim], as in `search`."""
         ranking = rank or ("cosine" if coarse is None else "oracle")
         if coarse is not None and ranking != "oracle":
             raise ValueError(f"a coarse class is for the oracle ranking: leave it out, or rank oracle, not {ranking}")
@@ -126,7 +126,7 @@ class Gallery:
         return self.classify_vectors(self.embed([image]), top=top, coarse=coarse)[0]
 
     def classify_vectors(self, vectors: Tensor, *, top: int = 5, coarse: str | None = None) -> list[Answer]:
-        """The same for embeddings [images, dim]."""
+        """What the images of embeddings [images, dim] show, as in `classify`."""
         threshold = self.manifest.threshold
         cosine = None if threshold is None else threshold.cosine
         return self._contents.classify(self._as_queries(vectors), top=top, coarse=coarse, threshold=cosine)
@@ -225,7 +225,7 @@ class Gallery:
         return functional.normalize(vectors.float(), dim=1)
 
     def _check(self, extraction: Extraction, manifest: Manifest | None = None) -> Extraction:
-        """Embeddings of two models can't be compared."""
+        """Refuse a model other than the gallery's: embeddings of two models can't be compared."""
         entry = (manifest or self.manifest).model
         if not extraction.has_model_key(entry.key):
             raise ValueError(

@@ -13,7 +13,7 @@ class _Frozen(BaseModel):
 
 
 class ModelEntry(_Frozen):
-    """Whose embeddings they are."""
+    """The model whose embeddings the gallery holds."""
 
     source: str | None  # a run, a saved model, hf://OWNER/NAME; None: only its maker knows
     trunk: str | None = None  # of a pack
@@ -25,7 +25,7 @@ class ModelEntry(_Frozen):
 
 
 class Threshold(_Frozen):
-    """Below which cosine to the nearest image an answer is `unknown`."""
+    """The cosine to the nearest image below which an answer is `unknown`."""
 
     cosine: float
     false_reject: float = Field(ge=0.0, le=1.0)  # the share of the held-out images that it turns away
@@ -80,7 +80,7 @@ class Manifest(_Frozen):
 
     @property
     def files(self) -> set[str]:
-        """The names of all files that belong to it."""
+        """The names of all files that belong to the gallery."""
         return {part.file for part in self.parts} | ({self.index.file} if self.index else set())
 
 

@@ -15,7 +15,7 @@ from vitrail.models.contract import Model
 
 @dataclass(eq=False)
 class _Sums:
-    """Of one attention layer, over images, [heads]."""
+    """Sums of one attention layer over images, [heads]."""
 
     total: Tensor | None = None
     count: int = 0
@@ -35,7 +35,7 @@ class AttentionMeter:
     _sums: dict[Attention, _Sums] = field(default_factory=dict)
 
     def distances(self) -> list[list[float]]:
-        """Pixels, for each self-attention layer and each of its heads."""
+        """Distances in pixels, for each self-attention layer and each of its heads."""
         return self._means("self-attention")
 
     def spreads(self) -> list[list[float]]:

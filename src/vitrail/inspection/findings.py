@@ -30,7 +30,7 @@ class Part:
 
     @property
     def title(self) -> str:
-        """For people."""
+        """The title for people."""
         return TEXTS[self.name].title
 
     @property
@@ -45,7 +45,7 @@ class Part:
 
 
 def ratios_part(layers: Sequence[Layer], ratios: Values, history: Sequence[Moment]) -> Part:
-    """CaiT figure 4, thesis figure 3.6."""
+    """How much residual branches add (CaiT figure 4, thesis figure 3.6)."""
     columns = _by_layer(layers, ratios)
     if history:
         rows = _history_rows(layers, ratios, choose_moments(history))
@@ -61,7 +61,7 @@ def ratios_part(layers: Sequence[Layer], ratios: Values, history: Sequence[Momen
 
 
 def _history_rows(layers: Sequence[Layer], ratios: Values, moments: Sequence[Moment]) -> list[list[LineChart]]:
-    """Across patches above, feed-forward below; a curve for each epoch, the later the stronger."""
+    """Charts of ratios over the epochs: across patches above, feed-forward below; the later, the stronger."""
     has_stages = len({moment.stage for moment in moments}) > 1
     courses = [
         (
@@ -100,7 +100,7 @@ def _history_table(history: Sequence[Moment]) -> Table:
 
 
 def parallel_part(layers: Sequence[Layer], errors: Values) -> Part:
-    """Three things, section 3.2."""
+    """How far layers depend on the one before (Three things, section 3.2)."""
     columns = _by_layer(layers, errors)
     found = [(value, layer) for column in columns.values() for layer, value in column.items() if value is not None]
     largest, where = max(found, key=lambda pair: pair[0])
@@ -113,7 +113,7 @@ def parallel_part(layers: Sequence[Layer], errors: Values) -> Part:
 
 
 def scales_part(scales: Sequence[tuple[Layer, Tensor]]) -> Part:
-    """CaiT eq. 4."""
+    """The weights of LayerScale (CaiT eq. 4)."""
     weights = dict(scales)
     sizes = {layer: each.abs().mean().item() for layer, each in scales}
     kinds: dict[str, list[Layer]] = {}
@@ -149,7 +149,7 @@ def scales_part(scales: Sequence[tuple[Layer, Tensor]]) -> Part:
 
 
 def distance_part(layers: Sequence[Layer], distances: Sequence[Sequence[float]], *, even: float) -> Part:
-    """Of self-attention."""
+    """How far self-attention reaches."""
     own = [layer for layer in layers if layer.kind == "self-attention"]
     means = [_mean(values) or 0.0 for values in distances]
     return Part(
@@ -162,7 +162,7 @@ def distance_part(layers: Sequence[Layer], distances: Sequence[Sequence[float]],
 
 
 def spread_part(layers: Sequence[Layer], spreads: Sequence[Sequence[float]], *, num_patches: int) -> Part:
-    """Of class-attention."""
+    """How many patches class-attention looks at."""
     own = [layer for layer in layers if layer.kind == "class-attention"]
     level = (float(num_patches), "all patches alike")
     return Part(
@@ -195,7 +195,7 @@ def _chart_of_heads(
 
 
 def tokens_part(cosines: Sequence[tuple[str, float]]) -> Part:
-    """Thesis 3.3."""
+    """How alike the class and the distillation token are (thesis 3.3)."""
     values = [value for _, value in cosines]
     ticks = [(place, name.removeprefix("class ").removeprefix("block ")) for place, (name, _) in enumerate(cosines)]
     label = "as learned, after each block" if "class" not in cosines[1][0] else "as learned, after each class block"
@@ -210,7 +210,7 @@ def tokens_part(cosines: Sequence[tuple[str, float]]) -> Part:
 
 
 def sparsity_part(sparsities: Mapping[str, Mapping[Layer, float]]) -> Part:
-    """Thesis figure 4.3."""
+    """How sparse the matrices are (thesis figure 4.3)."""
 
     def draw_shares(own: Sequence[Layer]) -> list[Curve]:
         curves = []
@@ -231,7 +231,7 @@ def sparsity_part(sparsities: Mapping[str, Mapping[Layer, float]]) -> Part:
 
 
 def energy_part(energy: Tensor, *, num_images: int, dim: int) -> Part:
-    """Thesis figure 2.1."""
+    """How many directions the embeddings use (thesis figure 2.1)."""
     shares = energy.tolist()
     needed = {share: 1 + sum(value < share for value in shares) for share in SHARES}
     curve = Curve(list(range(1, len(shares) + 1)), [100.0 * share for share in shares])

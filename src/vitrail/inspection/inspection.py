@@ -91,7 +91,7 @@ class Inspection:
 
 
 def _ignore(count: int) -> None:
-    """Nobody wants to see how it goes."""
+    """Show no progress."""
 
 
 def inspect_model(

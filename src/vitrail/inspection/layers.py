@@ -152,7 +152,7 @@ def norms_of(activations: Tensor) -> Tensor:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Eval mode without gradients, and back."""
+    """Put the model into eval mode without gradients, and back after the block."""
     was_training = model.training
     model.eval()
     try:

@@ -18,7 +18,7 @@ class Table:
     rows: tuple[tuple[Cell, ...], ...]
 
     def as_csv(self) -> str:
-        """Six digits of a number; nothing where there is none."""
+        """The table as CSV: numbers with six digits, an empty cell where there is none."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(self.columns)

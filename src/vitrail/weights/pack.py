@@ -210,7 +210,7 @@ def is_same(one: Tensor, other: Tensor) -> bool:
 
 
 def check_replaceable(folder: Path) -> None:
-    """Only nothing, an empty folder or a pack gives way to a pack."""
+    """Refuse to overwrite what is neither nothing, an empty folder nor a pack."""
     if not folder.exists() or (folder / PACK_FILE).is_file():
         return
     if not folder.is_dir() or not all(map(is_partial, folder.iterdir())):

@@ -109,7 +109,7 @@ def _examine_chunks(datasets: Sequence[Dataset], *, num_workers: int) -> Iterato
 
 
 def _start_worker(worker: int) -> None:
-    """Decoders print on stderr what they dislike about a file: what matters of it is among the findings."""
+    """Silence stderr, where decoders print what they dislike about a file: what matters is among the findings."""
     use_one_thread(worker)
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)

@@ -211,7 +211,7 @@ def _with_slashes(paths: list[str]) -> list[str]:
 
 
 def _refuse_nul(manifest: Path, paths: list[str], places: Sequence[str]) -> None:
-    """No file can have such a name; mostly the manifest was damaged."""
+    """Refuse a path with a NUL, which no file can have; mostly the manifest was damaged."""
     for path, place in zip(paths, places, strict=True):
         if "\0" in path:
             raise ValueError(f"{manifest}, {place}: the path {path!r} has a NUL byte in it, as no file's name has")
@@ -237,7 +237,7 @@ def _look_for_some(manifest: Path, paths: list[str]) -> None:
 
 
 def _note_names(columns: _Columns) -> list[Note]:
-    """Which columns were taken for the two that must be there."""
+    """Note which columns were taken for the two that must be there."""
     return [
         Note("column name", column, f"taken as the column {meaning!r}, which is not there", is_serious=False)
         for column, meaning in ((columns.path, "path"), (columns.label, "label"))

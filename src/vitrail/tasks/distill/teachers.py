@@ -39,7 +39,7 @@ class Teacher(ABC):
 
     @abstractmethod
     def __call__(self, pixels: Tensor) -> Tensor:
-        """The logits."""
+        """The teacher's logits [batch, classes] for images."""
 
 
 class SingleTeacher(Teacher):
@@ -97,7 +97,7 @@ class SingleTeacher(Teacher):
 
 
 class MeanTeacher(Teacher):
-    """Several at once: the logarithm of the mean of their probabilities."""
+    """Several teachers at once: the logarithm of the mean of their probabilities."""
 
     def __init__(self, teachers: Sequence[Teacher]) -> None:
         self.teachers = tuple(teachers)

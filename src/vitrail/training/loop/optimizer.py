@@ -35,12 +35,12 @@ class FoundOptimizer:
 
     @cached_property
     def takes(self) -> dict[str, inspect.Parameter]:
-        """Its arguments beside the parameters, their learning rate and their weight decay."""
+        """The optimizer's arguments beside the parameters, their learning rate and their weight decay."""
         return {name: one for name, one in inspect.signature(self.make).parameters.items() if name not in _FIXED}
 
     @property
     def num_betas(self) -> int | None:
-        """How many betas it has; None: it does not say."""
+        """How many betas the optimizer has; None: it does not say."""
         default = self.defaults.get("betas", self.takes["betas"].default)
         return len(default) if isinstance(default, tuple) else None
 

@@ -78,7 +78,7 @@ class Place:
     local_rank: int | None = None  # of this very process, where something else has started all of them
 
     def environment(self, local_rank: int) -> dict[str, str]:
-        """What torch.distributed reads."""
+        """The environment of a process, with what torch.distributed reads."""
         environment = {
             **os.environ,
             "MASTER_ADDR": self.address,
@@ -129,11 +129,11 @@ class _Process:
 
     @property
     def code(self) -> int | None:
-        """Its exit code; minus the signal that ended it."""
+        """The exit code of the process; minus the signal that ended it."""
         return self.popen.poll()
 
     def describe(self) -> str:
-        """How it ended, and why if it has said so."""
+        """How the process ended, and why if it has said so."""
         code = self.code or 0
         if code == _INTERRUPTED:
             return f"rank {self.rank} was interrupted, and not the others"
@@ -148,7 +148,7 @@ class _Process:
         return lines[-1].removeprefix("vitrail: error: ") if lines else ""
 
     def read(self) -> str:
-        """All it has written."""
+        """All that the process has written."""
         if self.said is None:
             return ""
         self.said.seek(0)
@@ -204,7 +204,7 @@ class _Job:
                 process.popen.send_signal(number)
 
     def wait(self) -> int:
-        """Until all have ended, or one has failed; the job's exit code."""
+        """Wait until all have ended, or one has failed; the job's exit code."""
         while self._running():
             if self.num_signals > 1:
                 return _INTERRUPTED
@@ -220,7 +220,7 @@ class _Job:
         return [process for process in self.processes if process.code is None]
 
     def _was_stopped(self, process: _Process) -> bool:
-        """Whether it ended because it was asked to; one that had not come far enough to save ends by the signal."""
+        """Whether a process ended because it was asked to; one that could not save yet ends by the signal."""
         return self.num_signals > 0 and process.code in (_INTERRUPTED, -signal.SIGINT, -signal.SIGTERM, LOST_OTHERS)
 
     def _stopped_together(self) -> bool:
@@ -228,7 +228,7 @@ class _Job:
         return all(process.code == _INTERRUPTED for process in self.processes)
 
     def _failed(self) -> list[_Process]:
-        """Those that failed, the ones first that are not a consequence of others."""
+        """The processes that failed, first those that are not a consequence of others."""
         failed = [p for p in self.processes if p.code not in (None, 0) and not self._was_stopped(p)]
         return sorted(failed, key=lambda process: process.code == LOST_OTHERS)
 

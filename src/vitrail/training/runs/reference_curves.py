@@ -50,13 +50,13 @@ class Verdict:
 
     @property
     def side(self) -> str:
-        """inside, below or above."""
+        """Where the run is beside the band: inside, below or above."""
         if self.is_inside:
             return "inside"
         return "below" if self.top1 < self.low else "above"
 
     def as_record(self) -> dict[str, float | str]:
-        """For a line of metrics.jsonl."""
+        """The verdict as a part of a line of metrics.jsonl."""
         return {"published": self.published, "low": self.low, "high": self.high, "side": self.side}
 
     def describe(self) -> str:
