@@ -54,7 +54,7 @@ def _scale_and_shift(normalize: Normalize, device: torch.device) -> tuple[Tensor
     return scale.float().view(-1, 1, 1).to(device), shift.float().view(-1, 1, 1).to(device)
 
 
-class Box(NamedTuple):
+class CutMixBox(NamedTuple):
     """A part of every image: rows and columns."""
 
     rows: slice
@@ -65,7 +65,7 @@ class Mixing(NamedTuple):
     """How a pair is mixed: `share` of each image is its partner's, as a box where there is one, else as a veil."""
 
     share: float
-    box: Box | None
+    box: CutMixBox | None
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ class Blend:
         columns = _clipped_span(draws.integer(width), length=int(width * side), stop=width)
         # A box that leaves the image is smaller than drawn: the targets follow its true area.
         area = (rows.stop - rows.start) * (columns.stop - columns.start)
-        return Mixing(share=area / (height * width), box=Box(rows, columns))
+        return Mixing(share=area / (height * width), box=CutMixBox(rows, columns))
 
     def _mix_batch(self, images: Tensor, *, key: tuple[int, ...]) -> float:
         """Mixes all pairs alike, and says the share of the partner."""
@@ -193,7 +193,7 @@ def _mix_neighbours(tensor: Tensor, share: float | Tensor) -> None:
     second += exchanged
 
 
-def _swap_neighbours(images: Tensor, box: Box) -> None:
+def _swap_neighbours(images: Tensor, box: CutMixBox) -> None:
     """Exchanges the box between the images of every pair, in place."""
     first, second = (part[..., box.rows, box.columns] for part in _neighbours(images))
     kept = first.clone()

@@ -10,7 +10,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from vitrail.gallery.manifest import Manifest, Part
+from vitrail.gallery.manifest import Manifest, PartEntry
 from vitrail.storage.tensors import write_tensors
 
 
@@ -71,7 +71,7 @@ class StoredPart:
         return Rows(self.vectors, self.labels, self.paths, thumbnails)
 
 
-def write_part(rows: Rows, path: Path) -> Part:
+def write_part(rows: Rows, path: Path) -> PartEntry:
     """Write images to a new file."""
     paths, path_ends = _pack([text.encode("utf-8", "surrogateescape") for text in rows.paths])
     thumbnails, thumbnail_ends = _pack(rows.thumbnails)
@@ -84,10 +84,10 @@ def write_part(rows: Rows, path: Path) -> Part:
         "thumbnail_ends": thumbnail_ends,
     }
     write_tensors(tensors, path)
-    return Part(file=path.name, count=len(rows), size=path.stat().st_size)
+    return PartEntry(file=path.name, count=len(rows), size=path.stat().st_size)
 
 
-def read_part(folder: Path, part: Part, manifest: Manifest) -> StoredPart:
+def read_part(folder: Path, part: PartEntry, manifest: Manifest) -> StoredPart:
     """The images of a file; FileNotFoundError where another process has replaced it meanwhile."""
     path = folder / part.file
     size = path.stat().st_size

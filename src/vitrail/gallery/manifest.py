@@ -33,7 +33,7 @@ class Threshold(_Frozen):
     held_out: str  # what they were
 
 
-class Part(_Frozen):
+class PartEntry(_Frozen):
     """A file of images."""
 
     file: str
@@ -63,7 +63,7 @@ class Manifest(_Frozen):
     threshold: Threshold | None
     wanted_index: Literal["exact", "ivf", "hnsw"] = "exact"
     index: IndexEntry | None = None
-    parts: tuple[Part, ...]
+    parts: tuple[PartEntry, ...]
 
     @model_validator(mode="after")
     def _check(self) -> "Manifest":

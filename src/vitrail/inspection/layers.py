@@ -78,11 +78,11 @@ def _kind_of(residual: Residual, *, in_class_stage: bool) -> str:
     return f"class {kind}" if in_class_stage and kind == "feed-forward" else kind
 
 
-Note = Callable[[Layer, Tensor, Tensor | None, Tensor], object]
+LayerWatcher = Callable[[Layer, Tensor, Tensor | None, Tensor], object]
 
 
 @contextmanager
-def watched_layers(layers: Sequence[Layer], note: Note) -> Iterator[None]:
+def watched_layers(layers: Sequence[Layer], note: LayerWatcher) -> Iterator[None]:
     """While it lasts, `note` is told after each layer what it was given (x, context) and what its branches add to x.
 
     The layers compute as ever. What `note` makes them compute beside is not told to it again, but it would be to

@@ -13,7 +13,7 @@ from vitrail.evaluation.predict import choose_precision
 from vitrail.models.catalog import TIMM_PREFIX
 from vitrail.settings.own import is_own
 from vitrail.tasks.distill.onnx_teacher import open_onnx
-from vitrail.tasks.distill.teacher_classes import Groups, Mapping, match_classes, read_mapping, select
+from vitrail.tasks.distill.teacher_classes import Groups, match_classes, read_mapping, select
 from vitrail.tasks.distill.teacher_sources import (
     ImageSize,
     TeacherSource,

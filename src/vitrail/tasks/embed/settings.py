@@ -10,7 +10,7 @@ from vitrail.settings.section import Section
 from vitrail.tasks.classify.settings import ObjectiveSettings
 
 
-class EmbedSettings(Section):
+class EmbeddingTaskSettings(Section):
     """Embedding to search by, which is learnt in the place of a classifier (Grafit and its kin)."""
 
     projector: Literal["none", "linear", "mlp"] = "mlp"
@@ -72,5 +72,5 @@ class EmbedRecipe(ImageRecipe):
     # The name that a setting had before is understood too.
     short_keys: ClassVar[Mapping[str, str]] = {**ImageRecipe.short_keys, "augmentation.views": "embedding.views"}
     task: str = "embed"
-    embedding: EmbedSettings = EmbedSettings()
+    embedding: EmbeddingTaskSettings = EmbeddingTaskSettings()
     objective: ObjectiveSettings = ObjectiveSettings()

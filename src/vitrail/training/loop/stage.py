@@ -38,7 +38,7 @@ from vitrail.training.parallel.sharding import (
 from vitrail.training.runs.checkpoint import Checkpoints
 from vitrail.training.runs.environment import describe_environment
 from vitrail.training.runs.progress import Progress
-from vitrail.training.runs.reference_curves import Verdict, compare, load_curve
+from vitrail.training.runs.reference_curves import CurveVerdict, compare, load_curve
 from vitrail.training.runs.run_folder import RunFolder
 from vitrail.training.runs.trackers import Trackers
 from vitrail.weights import save_model
@@ -392,7 +392,7 @@ class Stage:
             self.world.share_buffers(self.model)
             yield
 
-    def _compare(self, value: float) -> Verdict | None:
+    def _compare(self, value: float) -> CurveVerdict | None:
         """Where the result lies beside the published curve, if the recipe has one."""
         if self.curve is None:
             return None

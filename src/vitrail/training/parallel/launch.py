@@ -54,7 +54,7 @@ def launch(words: Sequence[str], settings: RunSettings) -> int:
     return run_together(command, place)
 
 
-def run_together(command: Sequence[str], place: "Place") -> int:
+def run_together(command: Sequence[str], place: "MachinePlace") -> int:
     """Run a command in every process of this machine; the job's exit code.
 
     Only the main process speaks. Another is heard when it is the one that failed.
@@ -67,7 +67,7 @@ def run_together(command: Sequence[str], place: "Place") -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class MachinePlace:
     """Where the processes of this machine stand among all."""
 
     address: str  # of the main process
@@ -93,13 +93,15 @@ class Place:
         return environment
 
 
-def find_place(settings: RunSettings, environment: Mapping[str, str]) -> Place:
+def find_place(settings: RunSettings, environment: Mapping[str, str]) -> MachinePlace:
     """Read from the environment which machine of the job this is; Slurm's names are understood too."""
     devices, nodes = settings.devices, settings.nodes
     num_ranks = devices * nodes
     is_task = devices > 1 and environment.get("SLURM_STEP_NUM_TASKS") == str(num_ranks)
     if nodes == 1 and not is_task:
-        return Place(address="127.0.0.1", port=str(_free_port()), first_rank=0, num_ranks=devices, num_local=devices)
+        return MachinePlace(
+            address="127.0.0.1", port=str(_free_port()), first_rank=0, num_ranks=devices, num_local=devices
+        )
     names = {name: environment.get(name) for name in ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK")}
     names["NODE_RANK"] = names["NODE_RANK"] or environment.get("SLURM_NODEID") or ("0" if nodes == 1 else None)
     missing = [name for name, value in names.items() if not value]
@@ -111,7 +113,7 @@ def find_place(settings: RunSettings, environment: Mapping[str, str]) -> Place:
     node = str(names["NODE_RANK"])
     if not node.isdigit() or int(node) >= nodes:
         raise ValueError(f"NODE_RANK is {node}: with nodes={nodes} it must be a whole number from 0 to {nodes - 1}")
-    return Place(
+    return MachinePlace(
         address=str(names["MASTER_ADDR"]),
         port=str(names["MASTER_PORT"]),
         first_rank=int(node) * devices,
@@ -155,7 +157,7 @@ class _Process:
         return self.said.read().decode(errors="replace")
 
 
-def _start(command: Sequence[str], place: Place, local_rank: int, stack: contextlib.ExitStack) -> _Process:
+def _start(command: Sequence[str], place: MachinePlace, local_rank: int, stack: contextlib.ExitStack) -> _Process:
     """A process in a session of its own, so that Ctrl-C reaches it through us, once."""
     rank = place.first_rank + local_rank
     said = stack.enter_context(tempfile.TemporaryFile()) if rank > 0 else None  # noqa: SIM115 the stack closes it
