@@ -13,7 +13,7 @@ from tiny_galleries import colour_gallery
 import vitrail
 from vitrail.data.datasets import open_source
 from vitrail.data.doctor import check
-from vitrail.data.doctor.files import write_files
+from vitrail.data.doctor.check_files import write_files
 from vitrail.explain.maps_page import MapPicture, write_maps_page
 from vitrail.gallery.gallery_page import write_groups_page
 from vitrail.pages.frame import read_style

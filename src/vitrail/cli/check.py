@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Check all splits, write the report, and print what was found."""
     from vitrail.data.datasets import open_source
     from vitrail.data.doctor import check
-    from vitrail.data.doctor.files import as_json, write_files
+    from vitrail.data.doctor.check_files import as_json, write_files
 
     source = open_source(arguments.data, val_share=arguments.val_share, download=arguments.download)
     folder = _prepare_folder(arguments.out, data=Path(arguments.data), name=source.name)

@@ -98,7 +98,7 @@ class _Look:
     """The maps that the settings ask for: of one kind, or of all that say something about an image."""
 
     def __init__(self, trained: "Trained", settings: Mapping[str, Any], *, top: int) -> None:
-        from vitrail.explain.attention import find_gaze
+        from vitrail.explain.attention_rows import find_gaze
         from vitrail.explain.maps import choose_kind, kinds_of
 
         self.model = trained.model

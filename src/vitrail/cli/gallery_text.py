@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from vitrail.gallery.answers import Answer, Hit
     from vitrail.gallery.gallery import Gallery
+    from vitrail.gallery.gallery_answers import Answer, Hit
 
 _FIGURES = {
     "num_images": "images",

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from vitrail.explain.attention import (
+from vitrail.explain.attention_rows import (
     Attention,
     Gaze,
     attention_rows,

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitrail.explain.attention import Gaze, attention_rows, find_gaze, record, run
+from vitrail.explain.attention_rows import Gaze, attention_rows, find_gaze, record, run
 from vitrail.explain.gradient import run_for_gradients
 from vitrail.explain.rollout import offers_rollout, roll_out
 from vitrail.layers.mixing import CrossPatchLinear

@@ -13,10 +13,10 @@ from vitrail.data.quarantine import Problem
 from vitrail.evaluation.features import Extraction
 from vitrail.evaluation.knn import THESIS_CHOICES, find_neighbours, fit_neighbours
 from vitrail.evaluation.probe_data import Labelled
-from vitrail.gallery.files import Rows, write_part
-from vitrail.gallery.images import embed_unit, make_thumbnail
+from vitrail.gallery.gallery_images import embed_unit, make_thumbnail
+from vitrail.gallery.gallery_manifest import IndexEntry, Manifest, ModelEntry, Threshold
 from vitrail.gallery.index import choose_index, write_index
-from vitrail.gallery.manifest import IndexEntry, Manifest, ModelEntry, Threshold
+from vitrail.gallery.part_files import Rows, write_part
 from vitrail.gallery.store import Writer, check_new, writing
 
 NEW_LEVEL = "fine"  # the labels to come of data that has only coarse ones

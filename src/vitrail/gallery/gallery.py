@@ -12,13 +12,13 @@ from vitrail.data.contract import Dataset
 from vitrail.data.quarantine import Problem
 from vitrail.evaluation.features import Extraction
 from vitrail.gallery.accuracy import measure_gallery
-from vitrail.gallery.answers import Answer, Contents, Hit
 from vitrail.gallery.building import Choices, Origin, build_gallery
 from vitrail.gallery.editing import change, label_rows, take_rows
-from vitrail.gallery.files import Rows
+from vitrail.gallery.gallery_answers import Answer, Contents, Hit
+from vitrail.gallery.gallery_images import AnyImage, Viewer, as_extraction, embed_unit, find_readable, make_thumbnail
+from vitrail.gallery.gallery_manifest import Manifest
 from vitrail.gallery.gallery_page import write_gallery_page
-from vitrail.gallery.images import AnyImage, Viewer, as_extraction, embed_unit, find_readable, make_thumbnail
-from vitrail.gallery.manifest import Manifest
+from vitrail.gallery.part_files import Rows
 from vitrail.gallery.store import read_state, writing
 from vitrail.gallery.suggesting import Group, suggest_groups
 

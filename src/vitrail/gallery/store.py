@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from vitrail.gallery.files import StoredPart, read_part
-from vitrail.gallery.manifest import MANIFEST_FILE, Manifest, read_manifest
+from vitrail.gallery.gallery_manifest import MANIFEST_FILE, Manifest, read_manifest
+from vitrail.gallery.part_files import StoredPart, read_part
 from vitrail.storage import locked, sync, write_text
 
 LOCK_FILE = ".lock"

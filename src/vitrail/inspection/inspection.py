@@ -12,9 +12,11 @@ from torch import Tensor
 
 from vitrail.evaluation.energy import cumulative_energy
 from vitrail.evaluation.tokens import TokenMeter, watched_tokens
-from vitrail.inspection.attention import AttentionMeter, watched_attention
+from vitrail.inspection.attention_reach import AttentionMeter, watched_attention
 from vitrail.inspection.branches import watched_branches
-from vitrail.inspection.findings import (
+from vitrail.inspection.history import Moment, read_history
+from vitrail.inspection.inspection_page import render_inspection
+from vitrail.inspection.inspection_parts import (
     InspectionPart,
     distance_part,
     energy_part,
@@ -25,8 +27,6 @@ from vitrail.inspection.findings import (
     spread_part,
     tokens_part,
 )
-from vitrail.inspection.history import Moment, read_history
-from vitrail.inspection.inspection_page import render_inspection
 from vitrail.inspection.layers import Layer, LayerMeans, evaluating, find_layers
 from vitrail.inspection.parallel import watched_pairs
 from vitrail.inspection.weights import scales_of, sparsities_of

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
-from vitrail.inspection.findings import InspectionPart
-from vitrail.inspection.table import InspectionTable
+from vitrail.inspection.inspection_parts import InspectionPart
+from vitrail.inspection.inspection_table import InspectionTable
 from vitrail.pages.charts import draw_charts
 from vitrail.pages.frame import Page, PageSection, render_page
 from vitrail.pages.tables import render_table

@@ -17,9 +17,9 @@ from vitrail.models.contract import Model, Preprocessing
 from vitrail.models.timm_backbone import TimmBackbone
 from vitrail.storage import read_json, replacing_files, settle, write_json
 from vitrail.storage.tensors import write_tensors
-from vitrail.weights.files import GRID_KEY, format_grid, locate, read_file
 from vitrail.weights.hub import HUB_PREFIX, HubAddress, fetch
 from vitrail.weights.load import fit_weights, install
+from vitrail.weights.weight_files import GRID_KEY, format_grid, locate, read_file
 
 WEIGHTS_FILE, CONFIG_FILE = "model.safetensors", "config.json"
 VERSION_KEY = "vitrail"

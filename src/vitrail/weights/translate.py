@@ -10,7 +10,7 @@ from torch import Tensor
 
 from vitrail.models.contract import Model
 from vitrail.models.vit import ViTConfig
-from vitrail.weights.names import RULES, TIMM, VITRAIL, Rule, find_rule
+from vitrail.weights.parameter_names import RULES, TIMM, VITRAIL, Rule, find_rule
 
 PER_CLASS_HEAD = re.compile(r"head\.(?P<index>\d+)\.(?P<part>weight|bias)")
 

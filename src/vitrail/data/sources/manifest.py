@@ -13,7 +13,7 @@ import numpy as np
 from vitrail.data.contract import Dataset, Level, Note, Source
 from vitrail.data.sources.class_names import note_classes, ordered
 from vitrail.data.sources.official import first_line
-from vitrail.data.sources.tables import TextTable, read_csv, read_parquet
+from vitrail.data.sources.text_tables import TextTable, read_csv, read_parquet
 from vitrail.data.splits import canonical, complete, in_order
 from vitrail.data.stored import FileDataset, OpenedSource
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from vitrail.storage import install_folder, is_partial, link_whole, remove, settle, write_whole
 from vitrail.training.parallel.distributed import World
 from vitrail.training.runs import divided_checkpoint as parts
-from vitrail.weights.files import read_pickle
+from vitrail.weights.weight_files import read_pickle
 
 BEST_FILE = "best.pt"
 _STEP_NAME = re.compile(r"step_(\d{9}|[1-9]\d{9,})\.(pt|parts)")

@@ -9,7 +9,7 @@ import numpy as np
 
 from vitrail.pages.words import percent
 from vitrail.tasks.contract import Measure
-from vitrail.training.runs.report.record import Line, RunRecord, number, stage_number
+from vitrail.training.runs.report.run_record import Line, RunRecord, number, stage_number
 from vitrail.settings.text import stage_of
 
 # Of the time of a step: below the first, waiting for data costs nothing one would notice; above the second it is what

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from vitrail.explain.attention import Attention, attention_rows, find_attentions, record
+from vitrail.explain.attention_rows import Attention, attention_rows, find_attentions, record
 from vitrail.inspection.layers import Layer, find_layers
 from vitrail.layers.attention import ClassAttention
 from vitrail.models.contract import Model

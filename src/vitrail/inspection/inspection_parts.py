@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from vitrail.inspection.history import Moment, choose_moments
+from vitrail.inspection.inspection_table import InspectionTable, tabulate
 from vitrail.inspection.layer_charts import Chart, colour_of_kind, curves_by_kind, layer_row, numbers_of
 from vitrail.inspection.layers import Layer
-from vitrail.inspection.table import InspectionTable, tabulate
 from vitrail.inspection.texts import TEXTS
 from vitrail.pages.charts import Axis, Band, Curve, LineChart
 

@@ -10,7 +10,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from vitrail.gallery.manifest import Manifest, PartEntry
+from vitrail.gallery.gallery_manifest import Manifest, PartEntry
 from vitrail.storage.tensors import write_tensors
 
 
