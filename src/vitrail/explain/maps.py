@@ -189,7 +189,7 @@ def _read_classes(
     class_index: int | Sequence[int] | Tensor | None,
     top: int,
 ) -> tuple[Tensor, Tensor, Tensor, tuple[int, int]]:
-    """The same of some classes' tokens, and which; they may be known only when the answer is."""
+    """Rows as `_read_tokens` gives, of some classes' tokens, and which; they may be known only by the answer."""
     attentions = [attention for index in layers for attention in gaze.layers[index]]
     with torch.no_grad(), record(attentions, lambda *inputs: inputs) as taken:
         logits, grid = run(model, images)
