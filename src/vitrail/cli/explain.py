@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Draw, or measure."""
+    """Draw maps of images, or with --score measure maps."""
     words, settings = _read_words(arguments.settings, _SCORE_KEYS if arguments.score else _DRAW_KEYS)
     if arguments.score and words:
         raise ValueError(f"--score takes data=SPEC and no images such as {words[0]!r}")

@@ -24,7 +24,7 @@ _NUM_BLENDED = 8
 
 
 def invert(pixels: Tensor) -> Tensor:
-    """The negative."""
+    """Invert every value: the negative of a picture."""
     return pixels.bitwise_not()
 
 

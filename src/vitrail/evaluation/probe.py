@@ -23,7 +23,7 @@ ALL = "all"
 
 @dataclass(frozen=True, eq=False)
 class Probe:
-    """What one probe gave."""
+    """The result of one probe."""
 
     method: str
     figures: Mapping[str, float]  # on val, in percent: top1 and top5, or mean_average_precision

@@ -30,7 +30,7 @@ class Hit:
 
 @dataclass(frozen=True)
 class Answer:
-    """What an image shows."""
+    """An answer to what an image shows."""
 
     label: str  # the most probable class, or `unknown`
     is_unknown: bool

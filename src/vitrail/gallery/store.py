@@ -88,7 +88,7 @@ class Writer:
         self.clean(manifest.files)
 
     def clean(self, kept: set[str]) -> None:
-        """Remove our files but those."""
+        """Remove all files of the gallery but those given."""
         for path in self.folder.iterdir():
             if _OURS.fullmatch(path.name) and path.name not in kept and path.name != LOCK_FILE:
                 path.unlink(missing_ok=True)

@@ -37,12 +37,12 @@ class Layer:
 
     @property
     def label(self) -> str:
-        """The name of its block."""
+        """The name of the layer's block."""
         return f"{'class block' if self.in_class_stage else 'block'} {self.number}"
 
     @property
     def mixes(self) -> tuple[nn.Module, ...]:
-        """What its branches compute, without their norms and scales."""
+        """What the layer's branches compute, without their norms and scales."""
         return tuple(branch.mix for branch in self.residual.branches if isinstance(branch, Branch))
 
     def update(self, x: Tensor, context: Tensor | None) -> Tensor:

@@ -68,7 +68,7 @@ class CheckedSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class ImageConfig(CheckedSettings):
-    """Settings every family has."""
+    """Settings that every family has."""
 
     image_size: int | tuple[int, int] = 224  # side, or height and width
     patch_size: int = 16

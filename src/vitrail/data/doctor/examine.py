@@ -85,7 +85,7 @@ def examine_splits(
 
 
 class _Chunk(NamedTuple):
-    """What a worker sends."""
+    """A chunk of records that a worker has measured and sends."""
 
     place: int  # of the data set
     start: int

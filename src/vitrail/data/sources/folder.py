@@ -124,7 +124,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def _is_file(entry: os.DirEntry[str]) -> bool:
-    """Whether it is a plain file or leads to one: a pipe would be waited for without end.
+    """Whether an entry is a plain file or leads to one: a pipe would be waited for without end.
 
     A link that leads nowhere counts too: that the image can't be read is then found and said.
     """

@@ -132,7 +132,7 @@ class TableImages(Dataset):
 
 @dataclass(frozen=True)
 class _Columns:
-    """Which column means what."""
+    """The columns of a manifest by what they mean."""
 
     path: str | None  # None: the table holds the images
     label: str | None  # None: there are no labels

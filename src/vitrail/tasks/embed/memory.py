@@ -118,7 +118,7 @@ class Memory:
 
     @property
     def dim(self) -> int:
-        """Length of an embedding."""
+        """The embedding dimension."""
         return self.vectors.shape[1]
 
     def loss(self, embeddings: Tensor, *, labels: Tensor, indices: Tensor, temperature: float = 0.05) -> Tensor:

@@ -155,7 +155,7 @@ class ImageTask(Task[ImageBatch]):
 
 
 def count_workers(recipe: ImageRecipe, device: torch.device) -> int:
-    """Processes that read images."""
+    """How many processes read images, by the recipe or by the device."""
     return default_workers(device) if recipe.data.workers is None else recipe.data.workers
 
 

@@ -45,7 +45,7 @@ class FoundOptimizer:
         return len(default) if isinstance(default, tuple) else None
 
     def check(self, arguments: Mapping[str, Any]) -> None:
-        """Refuse arguments that it does not take; those of the recipe's other optimizers were refused before."""
+        """Refuse arguments that the optimizer does not take, where the settings could not tell."""
         if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in self.takes.values()):
             return
         if unknown := [name for name in arguments if name not in self.takes]:

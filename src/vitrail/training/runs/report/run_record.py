@@ -49,7 +49,7 @@ class RunRecord:
 
     @property
     def measures(self) -> tuple[Measure, ...]:
-        """What evaluations give."""
+        """The measures that evaluations of the run give."""
         return self.task.measures
 
     @property
