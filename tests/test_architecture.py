@@ -128,6 +128,11 @@ def test_every_room_is_on_the_plan() -> None:
     assert not missing
 
 
+def test_no_room_for_odds_and_ends() -> None:
+    names = {part.removesuffix(".py") for path in MODULES for part in path.relative_to(PACKAGE).parts}
+    assert names.isdisjoint({"utils", "util", "misc", "helpers", "common"})
+
+
 def test_a_class_name_means_one_class() -> None:
     places: dict[str, list[str]] = {}
     for path in MODULES:
@@ -137,11 +142,6 @@ def test_a_class_name_means_one_class() -> None:
     twice = {name: found for name, found in places.items() if len(found) > 1}
     # The contract's is the protocol of the other, which tasks may not import.
     assert twice.keys() <= {"World"}, f"two classes of one name: {twice}"
-
-
-def test_no_room_for_odds_and_ends() -> None:
-    names = {part.removesuffix(".py") for path in MODULES for part in path.relative_to(PACKAGE).parts}
-    assert names.isdisjoint({"utils", "util", "misc", "helpers", "common"})
 
 
 @pytest.mark.parametrize("module", ["vitrail", "vitrail.cli", "vitrail.cli.models", "vitrail.models.catalog"])

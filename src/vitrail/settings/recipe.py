@@ -37,7 +37,7 @@ class Recipe(Section):
     name: str = "custom"
     """name of the recipe"""
     task: str = "classify"
-    """what is learnt: classify, distill, embed, clusterfit, or module:Class of your own"""
+    """what is learnt: a name of `vitrail recipes tasks`, or module:Class of your own"""
     epochs: PositiveFloat = 300.0
     """passes over the training samples"""
     steps: PositiveInt | None = None
