@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from vitrail.gallery.gallery import Gallery
-    from vitrail.gallery.gallery_answers import Answer, Hit
+    from vitrail.gallery.gallery_answers import GalleryAnswer, Hit
 
 _FIGURES = {
     "num_images": "images",
@@ -63,7 +63,7 @@ def hit_line(hit: "Hit") -> str:
     return f"  {hit.cosine:6.3f}  {fine or 'unnamed'}{coarse}  {hit.path}"
 
 
-def answer_line(path: str, answer: "Answer") -> str:
+def answer_line(path: str, answer: "GalleryAnswer") -> str:
     """What an image shows, in one line."""
     names = "  ".join(f"{name} {p:.1%}" for name, p in answer.probabilities)
     if answer.is_unknown:

@@ -14,7 +14,7 @@ from vitrail.evaluation.features import Extraction
 from vitrail.gallery.accuracy import measure_gallery
 from vitrail.gallery.building import Choices, Origin, build_gallery
 from vitrail.gallery.editing import change, label_rows, take_rows
-from vitrail.gallery.gallery_answers import Answer, Contents, Hit
+from vitrail.gallery.gallery_answers import Contents, GalleryAnswer, Hit
 from vitrail.gallery.gallery_images import AnyImage, Viewer, as_extraction, embed_unit, find_readable, make_thumbnail
 from vitrail.gallery.gallery_manifest import Manifest
 from vitrail.gallery.gallery_page import write_gallery_page
@@ -121,11 +121,11 @@ class Gallery:
             raise ValueError(f"a coarse class is for the oracle ranking: leave it out, or rank oracle, not {ranking}")
         return self._contents.search(self._as_queries(vectors), top=top, ranking=ranking, coarse=coarse)
 
-    def classify(self, image: AnyImage, *, top: int = 5, coarse: str | None = None) -> Answer:
+    def classify(self, image: AnyImage, *, top: int = 5, coarse: str | None = None) -> GalleryAnswer:
         """What the image shows, by its neighbours (equation 2.6), or `unknown` where it is far from everything."""
         return self.classify_vectors(self.embed([image]), top=top, coarse=coarse)[0]
 
-    def classify_vectors(self, vectors: Tensor, *, top: int = 5, coarse: str | None = None) -> list[Answer]:
+    def classify_vectors(self, vectors: Tensor, *, top: int = 5, coarse: str | None = None) -> list[GalleryAnswer]:
         """What the images of embeddings [images, dim] show, as in `classify`."""
         threshold = self.manifest.threshold
         cosine = None if threshold is None else threshold.cosine

@@ -29,7 +29,7 @@ class Hit:
 
 
 @dataclass(frozen=True)
-class Answer:
+class GalleryAnswer:
     """An answer to what an image shows."""
 
     label: str  # the most probable class, or `unknown`
@@ -152,7 +152,9 @@ class Contents:
             found.append([Hit(self.path(row), self.describe(row), cosine, s, row) for row, cosine, s in triples])
         return found
 
-    def classify(self, queries: Tensor, *, top: int, coarse: str | None, threshold: float | None) -> list[Answer]:
+    def classify(
+        self, queries: Tensor, *, top: int, coarse: str | None, threshold: float | None
+    ) -> list[GalleryAnswer]:
         """Equation 2.6 for each query; with `coarse`, the neighbours are those of that coarse class as far as any."""
         _check_top(top)
         level = self.state.manifest.fine
@@ -178,7 +180,7 @@ class Contents:
         top: int,
         is_allowed: Tensor | None,
         threshold: float | None,
-    ) -> Answer:
+    ) -> GalleryAnswer:
         rows = rows if is_allowed is None else rows[is_allowed[rows]]
         cosines = self.vectors[rows].float() @ query
         labels = self.labels[self.state.manifest.fine][rows]
@@ -189,7 +191,7 @@ class Contents:
         answers = tuple((names[place], p) for place, p in pairs if p > 0)
         nearest = cosines.max().item()
         is_unknown = threshold is not None and nearest < threshold
-        return Answer(UNKNOWN if is_unknown else answers[0][0], is_unknown, nearest, answers)
+        return GalleryAnswer(UNKNOWN if is_unknown else answers[0][0], is_unknown, nearest, answers)
 
     @cached_property
     def _index(self) -> ApproximateIndex | None:

@@ -8,20 +8,18 @@ if TYPE_CHECKING:
     from vitrail.tasks.contract import Task
 
 
-class TaskRow(NamedTuple):
+class Row(NamedTuple):
     """Where a task lives; nothing is imported until it is asked for."""
 
     task: str  # module:Class
     recipe: str  # module:Class of its recipe, which imports no torch
 
 
-TASKS: dict[str, TaskRow] = {
-    "classify": TaskRow("vitrail.tasks.classify.task:Classify", "vitrail.tasks.classify.settings:ClassifyRecipe"),
-    "distill": TaskRow("vitrail.tasks.distill.task:Distill", "vitrail.tasks.distill.settings:DistillRecipe"),
-    "embed": TaskRow("vitrail.tasks.embed.task:Embed", "vitrail.tasks.embed.settings:EmbedRecipe"),
-    "clusterfit": TaskRow(
-        "vitrail.tasks.clusterfit.task:ClusterFit", "vitrail.tasks.clusterfit.settings:ClusterFitRecipe"
-    ),
+TASKS: dict[str, Row] = {
+    "classify": Row("vitrail.tasks.classify.task:Classify", "vitrail.tasks.classify.settings:ClassifyRecipe"),
+    "distill": Row("vitrail.tasks.distill.task:Distill", "vitrail.tasks.distill.settings:DistillRecipe"),
+    "embed": Row("vitrail.tasks.embed.task:Embed", "vitrail.tasks.embed.settings:EmbedRecipe"),
+    "clusterfit": Row("vitrail.tasks.clusterfit.task:ClusterFit", "vitrail.tasks.clusterfit.settings:ClusterFitRecipe"),
 }
 
 
