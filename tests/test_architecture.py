@@ -155,6 +155,17 @@ def test_no_room_for_odds_and_ends() -> None:
     assert names.isdisjoint({"utils", "util", "misc", "helpers", "common"})
 
 
+def test_a_class_name_means_one_class() -> None:
+    places: dict[str, list[str]] = {}
+    for path in MODULES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(str(path.relative_to(PACKAGE)))
+    twice = {name: found for name, found in places.items() if len(found) > 1}
+    # The contract's is the protocol of the other, which tasks may not import.
+    assert twice.keys() <= {"World"}, f"two classes of one name: {twice}"
+
+
 @pytest.mark.parametrize("module", ["vitrail", "vitrail.cli", "vitrail.cli.models", "vitrail.models.catalog"])
 def test_import_is_light(module: str) -> None:
     program = f"import {module}, sys; print(*{{'torch', 'timm', 'pydantic', 'numpy'}} & set(sys.modules))"

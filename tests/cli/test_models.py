@@ -7,12 +7,12 @@ import pytest
 from vitrail.cli import main
 from vitrail.cli.models import _lay_out
 from vitrail.models import catalog
-from vitrail.models.catalog import CATALOG, Entry
+from vitrail.models.catalog import CATALOG, CatalogEntry
 from vitrail.models.figures import Figures, Result
 
 
 @pytest.fixture
-def small_catalog(monkeypatch: pytest.MonkeyPatch) -> dict[str, Entry]:
+def small_catalog(monkeypatch: pytest.MonkeyPatch) -> dict[str, CatalogEntry]:
     """A catalogue of one well documented model, and one about which nothing is published."""
     figures = Figures(
         source="table 1",
@@ -28,8 +28,8 @@ def small_catalog(monkeypatch: pytest.MonkeyPatch) -> dict[str, Entry]:
         ),
     )
     entries = [
-        Entry("one_small", "vit", {"dim": 384, "depth": 12}, figures),
-        Entry("two_small", "vit", {"dim": 192, "depth": 6, "num_branches": 2}, None),
+        CatalogEntry("one_small", "vit", {"dim": 384, "depth": 12}, figures),
+        CatalogEntry("two_small", "vit", {"dim": 192, "depth": 6, "num_branches": 2}, None),
     ]
     table = {entry.name: entry for entry in entries}
     monkeypatch.setattr(catalog, "CATALOG", table)
@@ -100,7 +100,9 @@ def test_a_narrow_terminal_loses_columns_but_no_name(width: int) -> None:
     assert set(CATALOG) <= {line.split()[0] for line in lines if line}
 
 
-def test_json_has_every_row_and_setting(small_catalog: dict[str, Entry], capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_every_row_and_setting(
+    small_catalog: dict[str, CatalogEntry], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["models", "--json"]) == 0
     one, two = json.loads(capsys.readouterr().out)
     assert (one["name"], one["family"], one["settings"]) == ("one_small", "vit", {"dim": 384, "depth": 12})

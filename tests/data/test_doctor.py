@@ -18,8 +18,8 @@ from vitrail.data.contract import Dataset, Level, Note
 from vitrail.data.datasets import open_dataset, open_source
 from vitrail.data.doctor import check, duplicates
 from vitrail.data.doctor.check_copies import check_copies
+from vitrail.data.doctor.check_files import write_files
 from vitrail.data.doctor.examine import RECORD, Examination, ExaminedSplit, examine_splits
-from vitrail.data.doctor.files import write_files
 from vitrail.data.doctor.findings import Finding, Findings, Severity
 from vitrail.data.stored import ArrayDataset, FileDataset, OpenedSource, Subset
 

@@ -8,7 +8,7 @@ from PIL import Image, ImageEnhance
 
 from vitrail.data.doctor import duplicates
 from vitrail.data.doctor.duplicates import find_close, group_alike, group_equal
-from vitrail.data.doctor.fingerprints import describe_look, digest_pixels, shrink, thumbnail_of
+from vitrail.data.doctor.image_fingerprints import describe_look, digest_pixels, shrink, thumbnail_of
 
 
 def scene(seed: int, *, width: int = 160, height: int = 120) -> Image.Image:

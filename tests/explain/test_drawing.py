@@ -14,7 +14,7 @@ from vitrail.data.augment import EvaluationView
 from vitrail.data.decode import open_image
 from vitrail.explain.canvas import Rectangle, cividis, overlay, scale_to_unit, wrap
 from vitrail.explain.drawing import draw_mixing, find_seen
-from vitrail.explain.maps_page import Entry, write_maps_page
+from vitrail.explain.maps_page import MapPicture, write_maps_page
 
 
 def is_yellow(picture: Image.Image) -> np.ndarray:
@@ -126,7 +126,7 @@ def test_long_names_are_broken_and_very_long_words_cut() -> None:
 
 def test_the_page_needs_nothing_from_elsewhere_and_escapes_names(tmp_path: Path) -> None:
     page = write_maps_page(
-        tmp_path, title="A <b>", notes=["what & why"], entries=[Entry("1 a.png", "<x>.jpg", [("c<t", 0.5)])]
+        tmp_path, title="A <b>", notes=["what & why"], entries=[MapPicture("1 a.png", "<x>.jpg", [("c<t", 0.5)])]
     )
     text = page.read_text(encoding="utf-8")
     assert "http" not in text

@@ -9,7 +9,7 @@ from shrunk import images_for, randomize, small_model
 from torch import Tensor
 
 import vitrail
-from vitrail.explain.attention import attention_rows, attention_values
+from vitrail.explain.attention_rows import attention_rows, attention_values
 from vitrail.explain.maps import kinds_of
 from vitrail.heads.embed import EmbeddingModel, EmbeddingSettings
 from vitrail.layers.attention import TalkingHeadsAttention

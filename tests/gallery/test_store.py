@@ -18,7 +18,7 @@ from tiny_galleries import COLOURS, colour_gallery, colours, paint, tiny_viewer
 
 from vitrail.gallery.editing import change
 from vitrail.gallery.gallery import Gallery
-from vitrail.gallery.manifest import MANIFEST_FILE, read_manifest
+from vitrail.gallery.gallery_manifest import MANIFEST_FILE, read_manifest
 from vitrail.gallery.store import Writer, check_new, read_state, writing
 
 # Adds the first image again and again, without its model; says so after each time.

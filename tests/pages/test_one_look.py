@@ -13,8 +13,8 @@ from tiny_galleries import colour_gallery
 import vitrail
 from vitrail.data.datasets import open_source
 from vitrail.data.doctor import check
-from vitrail.data.doctor.files import write_files
-from vitrail.explain.maps_page import Entry, write_maps_page
+from vitrail.data.doctor.check_files import write_files
+from vitrail.explain.maps_page import MapPicture, write_maps_page
 from vitrail.gallery.gallery_page import write_groups_page
 from vitrail.pages.frame import read_style
 from vitrail.training.runs.report import write_report
@@ -41,7 +41,7 @@ def inspected(folder: Path) -> Path:
 
 
 def explained(folder: Path) -> Path:
-    return write_maps_page(folder, title="Where it looks", notes=["how"], entries=[Entry("1.png", "a.jpg", [])])
+    return write_maps_page(folder, title="Where it looks", notes=["how"], entries=[MapPicture("1.png", "a.jpg", [])])
 
 
 def shown(folder: Path) -> Path:

@@ -5,7 +5,17 @@ from pathlib import Path
 import pytest
 
 from vitrail.settings.image_recipe import ImageRecipe
-from vitrail.settings.text import all_keys, change, parse_assignments, read_recipe, short_keys, stage_of, write_yaml
+from vitrail.settings.recipe import Recipe
+from vitrail.settings.text import (
+    all_keys,
+    change,
+    parse_assignments,
+    read_recipe,
+    recipe_classes,
+    short_keys,
+    stage_of,
+    write_yaml,
+)
 from vitrail.tasks.classify.settings import ClassifyRecipe
 
 
@@ -22,6 +32,14 @@ def test_what_is_written_is_read_back_and_every_key_has_a_comment(tmp_path: Path
     assert read_recipe(tmp_path / "my.yaml") == recipe
     assert all("  # " in line for line in text.splitlines() if line)
     assert "None" not in text
+
+
+@pytest.mark.parametrize("kind", recipe_classes(), ids=lambda kind: kind.__name__)
+def test_a_comment_stands_without_its_key(kind: type[Recipe]) -> None:
+    for line in filter(None, write_yaml(kind()).splitlines()):
+        comment = line.partition("  # ")[2]
+        assert len(comment.split()) > 1, line
+        assert comment.split()[0].lower() not in ("of", "for", "in", "between", "by", "also", "and", "where"), line
 
 
 def test_values_are_read_as_people_write_them() -> None:

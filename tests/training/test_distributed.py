@@ -21,7 +21,7 @@ from vitrail.settings.learning import OptimizerSettings
 from vitrail.settings.running import RunSettings
 from vitrail.training.parallel import launch
 from vitrail.training.parallel.distributed import World, choose_gpu, is_lost_connection
-from vitrail.training.parallel.launch import Place, find_place, run_together
+from vitrail.training.parallel.launch import MachinePlace, find_place, run_together
 from vitrail.training.parallel.sharding import blocks_of, shard, use_divided_updates, whole
 from vitrail.training.runs.checkpoint import Checkpoints
 from vitrail.training.runs.run_folder import RunFolder
@@ -163,7 +163,7 @@ def test_errors_of_collectives_are_told_from_others() -> None:
 
 def run_programs(program: str, capfd: pytest.CaptureFixture[str]) -> tuple[int, str]:
     """A small program in two processes: the exit code and what was said."""
-    place = Place(address="127.0.0.1", port="1", first_rank=0, num_ranks=2, num_local=2)
+    place = MachinePlace(address="127.0.0.1", port="1", first_rank=0, num_ranks=2, num_local=2)
     code = run_together(
         [sys.executable, "-S", "-c", f"import os, sys, time; rank = os.environ['RANK']\n{program}"], place
     )

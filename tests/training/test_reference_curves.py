@@ -2,9 +2,11 @@
 
 import pytest
 
-from vitrail.training.runs.reference_curves import Curve, compare, load_curve, load_curves
+from vitrail.training.runs.reference_curves import ReferenceCurve, compare, load_curve, load_curves
 
-STRAIGHT = Curve(name="straight", model="none", epochs=20, image_size=224, every=5, top1=(0.0, 40.0, 60.0, 70.0, 80.0))
+STRAIGHT = ReferenceCurve(
+    name="straight", model="none", epochs=20, image_size=224, every=5, top1=(0.0, 40.0, 60.0, 70.0, 80.0)
+)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from vitrail.tasks.classify.report.answers import calibrate, count_mistakes, fin
 from vitrail.tasks.classify.settings import ClassifyRecipe
 from vitrail.training.runs.report import summarize, write_report
 from vitrail.training.runs.report.outcome import describe_seconds, epoch_offsets, epochs_of, measure_outcome
-from vitrail.training.runs.report.record import read_run
+from vitrail.training.runs.report.run_record import read_run
 
 
 def train_line(step: int, *, stage: int = 0, **values: float) -> dict[str, object]:

@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Check all splits, write the report, and print what was found."""
     from vitrail.data.datasets import open_source
     from vitrail.data.doctor import check
-    from vitrail.data.doctor.files import as_json, write_files
+    from vitrail.data.doctor.check_files import as_json, write_files
 
     source = open_source(arguments.data, val_share=arguments.val_share, download=arguments.download)
     folder = _prepare_folder(arguments.out, data=Path(arguments.data), name=source.name)
@@ -117,7 +117,7 @@ def _show_progress() -> Iterator[Callable[[int, int], None]]:
 
 
 class _LineOfProgress:
-    """Says how far it is, but not often."""
+    """Prints how far a check is, but not often."""
 
     def __init__(self) -> None:
         self.start = self.last = time.monotonic()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from vitrail.explain.maps import AttentionMaps
-    from vitrail.explain.maps_page import Entry
+    from vitrail.explain.maps_page import MapPicture
     from vitrail.inference.trained import Trained
 
 SUMMARY = "show where a model looks in images, and measure it"
@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Draw, or measure."""
+    """Draw maps of images, or with --score measure maps."""
     words, settings = _read_words(arguments.settings, _SCORE_KEYS if arguments.score else _DRAW_KEYS)
     if arguments.score and words:
         raise ValueError(f"--score takes data=SPEC and no images such as {words[0]!r}")
@@ -98,7 +98,7 @@ class _Look:
     """The maps that the settings ask for: of one kind, or of all that say something about an image."""
 
     def __init__(self, trained: "Trained", settings: Mapping[str, Any], *, top: int) -> None:
-        from vitrail.explain.attention import find_gaze
+        from vitrail.explain.attention_rows import find_gaze
         from vitrail.explain.maps import choose_kind, kinds_of
 
         self.model = trained.model
@@ -186,12 +186,12 @@ class _UnreadError(Exception):
     """An image can't be read."""
 
 
-def _draw_image(trained: "Trained", look: _Look, path: str, start: Path, *, max_side: int) -> "Entry":
+def _draw_image(trained: "Trained", look: _Look, path: str, start: Path, *, max_side: int) -> "MapPicture":
     """Write the picture of one image into a file whose path begins with `start`."""
     from vitrail.data.decode import open_image
     from vitrail.data.stored import printable
     from vitrail.explain.drawing import draw_maps
-    from vitrail.explain.maps_page import Entry
+    from vitrail.explain.maps_page import MapPicture
 
     try:
         image = open_image(Path(path).read_bytes())
@@ -206,21 +206,21 @@ def _draw_image(trained: "Trained", look: _Look, path: str, start: Path, *, max_
     drawn.save(start.with_name(file))
     values, indices = maps[0].logits[0].float().softmax(dim=0).topk(min(_NUM_CLASSES, trained.num_classes))
     answers = [(trained.class_names[at], value) for at, value in zip(indices.tolist(), values.tolist(), strict=True)]
-    return Entry(file, printable(path), answers)
+    return MapPicture(file, printable(path), answers)
 
 
-def _draw_matrices(trained: "Trained", look: _Look, folder: Path) -> "Entry":
-    """Figure 4.2; no image plays a part."""
+def _draw_matrices(trained: "Trained", look: _Look, folder: Path) -> "MapPicture":
+    """Draw the cross-patch matrices (thesis figure 4.2); no image plays a part."""
     import torch
 
     from vitrail.explain.drawing import draw_mixing
-    from vitrail.explain.maps_page import Entry
+    from vitrail.explain.maps_page import MapPicture
 
     config = trained.model.config
     device = next(trained.model.parameters()).device
     (maps,) = look(torch.zeros(1, config.in_channels, *config.size, device=device))
     draw_mixing(maps).save(folder / "mixing.png")
-    return Entry("mixing.png", "rows of the cross-patch matrices", [])
+    return MapPicture("mixing.png", "rows of the cross-patch matrices", [])
 
 
 def _plain(stem: str) -> str:

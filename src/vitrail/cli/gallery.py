@@ -233,7 +233,7 @@ def _report(arguments: argparse.Namespace) -> int:
 def _open(folder: str, settings: Mapping[str, Any]) -> "Gallery":
     """A gallery with its model, from where it was when the gallery was made or where model= says."""
     from vitrail.gallery.gallery import Gallery
-    from vitrail.gallery.manifest import read_manifest
+    from vitrail.gallery.gallery_manifest import read_manifest
 
     source = _find_source(folder, settings)
     entry = read_manifest(Path(folder).expanduser()).model
@@ -246,7 +246,7 @@ def _open(folder: str, settings: Mapping[str, Any]) -> "Gallery":
 
 def _find_source(folder: str, settings: Mapping[str, Any]) -> str:
     """Where the model of a gallery is."""
-    from vitrail.gallery.manifest import read_manifest
+    from vitrail.gallery.gallery_manifest import read_manifest
 
     entry = read_manifest(Path(folder).expanduser()).model
     source = str(settings.get("model", entry.source or ""))
@@ -256,7 +256,7 @@ def _find_source(folder: str, settings: Mapping[str, Any]) -> str:
 
 
 def _extraction(trained: Any, data: "Dataset | None", settings: Mapping[str, Any]) -> "Extraction":
-    from vitrail.gallery.images import GivenImages
+    from vitrail.gallery.gallery_images import GivenImages
 
     return make_extraction(trained, Passes(GivenImages([]) if data is None else data, "label", settings))
 
@@ -273,7 +273,7 @@ def _embed(arguments: argparse.Namespace) -> "tuple[Gallery, list[str], Any]":
 def _open_data(settings: Mapping[str, Any], share: float) -> "Dataset":
     """The split that is asked for, or all of them; `share` is held out where the data has no val."""
     from vitrail.data.datasets import open_dataset, open_source
-    from vitrail.gallery.images import AllSplits
+    from vitrail.gallery.gallery_images import AllSplits
 
     split = str(settings.get("split", "train"))
     if split == _ALL:

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from vitrail.gallery.answers import Answer, Hit
     from vitrail.gallery.gallery import Gallery
+    from vitrail.gallery.gallery_answers import GalleryAnswer, Hit
 
 _FIGURES = {
     "num_images": "images",
@@ -36,7 +36,7 @@ def describe(gallery: "Gallery") -> dict[str, Any]:
 
 
 def describe_lines(report: Mapping[str, Any]) -> Iterable[str]:
-    """The same for a person."""
+    """What a gallery is, in lines for a person."""
     levels = ", ".join(f"{count:,} of {level}" for level, count in report["levels"].items())
     yield (
         f"{report['gallery']}: {report['num_images']:,} images, classes: {levels}; {report['model']}, "
@@ -63,7 +63,7 @@ def hit_line(hit: "Hit") -> str:
     return f"  {hit.cosine:6.3f}  {fine or 'unnamed'}{coarse}  {hit.path}"
 
 
-def answer_line(path: str, answer: "Answer") -> str:
+def answer_line(path: str, answer: "GalleryAnswer") -> str:
     """What an image shows, in one line."""
     names = "  ".join(f"{name} {p:.1%}" for name, p in answer.probabilities)
     if answer.is_unknown:

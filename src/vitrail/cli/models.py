@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from vitrail.models.catalog import Entry
+    from vitrail.models.catalog import CatalogEntry
     from vitrail.models.figures import Result
 
 SUMMARY = "list the models and their published figures"
@@ -54,7 +54,7 @@ def _explain_no_match(pattern: str) -> str:
     return f"no model matches {pattern!r}; {hint}"
 
 
-def _as_json(entries: "list[Entry]") -> str:
+def _as_json(entries: "list[CatalogEntry]") -> str:
     import json
 
     def number(text: str | None) -> float | None:
@@ -78,7 +78,7 @@ def _as_json(entries: "list[Entry]") -> str:
     return json.dumps(records, indent=2)
 
 
-def _as_text(entries: "list[Entry]") -> str:
+def _as_text(entries: "list[CatalogEntry]") -> str:
     from rich.console import Console
     from rich.text import Text
 
@@ -89,7 +89,7 @@ def _as_text(entries: "list[Entry]") -> str:
     return f"{capture.get()}\n{_LEGEND}"
 
 
-def _lay_out(entries: "list[Entry]", *, width: int | None) -> "Iterator[tuple[str, str]]":
+def _lay_out(entries: "list[CatalogEntry]", *, width: int | None) -> "Iterator[tuple[str, str]]":
     """The table's lines and their styles, at most `width` wide. (rich's own tables take 0.3 s for the catalogue.)"""
     heading = [{column: column.rpartition(" ")[line] for column in _COLUMNS} for line in (0, 2)]
     rows = [_describe(entry) for entry in entries]
@@ -116,11 +116,11 @@ def _lay_out(entries: "list[Entry]", *, width: int | None) -> "Iterator[tuple[st
         previous = entry
 
 
-def _series(entry: "Entry") -> str:
+def _series(entry: "CatalogEntry") -> str:
     return entry.name.partition("_")[0]
 
 
-def _describe(entry: "Entry") -> list[dict[str, str]]:
+def _describe(entry: "CatalogEntry") -> list[dict[str, str]]:
     """A row per image size in the papers with the best accuracy there, and one more for the best with ImageNet-21k."""
     branches = entry.settings.get("num_branches", 1)
     row = dict.fromkeys(_COLUMNS, "") | {

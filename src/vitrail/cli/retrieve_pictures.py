@@ -17,7 +17,7 @@ from vitrail.evaluation.granularity import choose_coarse, find_coarser
 from vitrail.evaluation.knn import find_neighbours
 from vitrail.evaluation.ranked_lists import RankedList, judge, save_ranked_lists
 from vitrail.evaluation.scatter import project_to_plane
-from vitrail.gallery.images import make_thumbnail
+from vitrail.gallery.gallery_images import make_thumbnail
 
 if TYPE_CHECKING:
     from vitrail.data.contract import Dataset

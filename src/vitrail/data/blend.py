@@ -33,7 +33,7 @@ class Normalize:
             raise ValueError(f"std must be positive in every channel, not {self.std}")
 
     def __call__(self, images: Tensor, *, dtype: torch.dtype = torch.float32) -> Tensor:
-        """Of uint8 [..., channels, height, width], in the same memory format; computed in float32 for every dtype."""
+        """Normalise uint8 [..., channels, height, width]; it keeps the memory format, and computes in float32."""
         if images.dtype != torch.uint8:
             raise ValueError(f"normalising takes uint8 images of 0 ... 255, not {images.dtype}")
         if images.ndim < 3 or images.shape[-3] != len(self.mean):
@@ -48,13 +48,13 @@ class Normalize:
 
 @functools.lru_cache(maxsize=16)
 def _scale_and_shift(normalize: Normalize, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Kept, because a copy to the device in every step would make it wait."""
+    """The two tensors of the multiply-add, kept: a copy to the device in every step would make it wait."""
     mean, std = torch.tensor(normalize.mean, dtype=torch.float64), torch.tensor(normalize.std, dtype=torch.float64)
     scale, shift = 1.0 / (255.0 * std), -mean / std
     return scale.float().view(-1, 1, 1).to(device), shift.float().view(-1, 1, 1).to(device)
 
 
-class Box(NamedTuple):
+class CutMixBox(NamedTuple):
     """A part of every image: rows and columns."""
 
     rows: slice
@@ -65,7 +65,7 @@ class Mixing(NamedTuple):
     """How a pair is mixed: `share` of each image is its partner's, as a box where there is one, else as a veil."""
 
     share: float
-    box: Box | None
+    box: CutMixBox | None
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class Blend:
         return targets.float() * (high - low) + low
 
     def _check_labels(self, labels: Tensor) -> None:
-        """Only where they can be read at once: another device would have to be waited for in every step."""
+        """Refuse labels out of range where they can be read at once; another device would have to be waited for."""
         if labels.device.type != "cpu":
             return
         wrong = labels[(labels < 0) | (labels >= self.num_classes)]
@@ -148,7 +148,7 @@ class Blend:
         columns = _clipped_span(draws.integer(width), length=int(width * side), stop=width)
         # A box that leaves the image is smaller than drawn: the targets follow its true area.
         area = (rows.stop - rows.start) * (columns.stop - columns.start)
-        return Mixing(share=area / (height * width), box=Box(rows, columns))
+        return Mixing(share=area / (height * width), box=CutMixBox(rows, columns))
 
     def _mix_batch(self, images: Tensor, *, key: tuple[int, ...]) -> float:
         """Mixes all pairs alike, and says the share of the partner."""
@@ -193,7 +193,7 @@ def _mix_neighbours(tensor: Tensor, share: float | Tensor) -> None:
     second += exchanged
 
 
-def _swap_neighbours(images: Tensor, box: Box) -> None:
+def _swap_neighbours(images: Tensor, box: CutMixBox) -> None:
     """Exchanges the box between the images of every pair, in place."""
     first, second = (part[..., box.rows, box.columns] for part in _neighbours(images))
     kept = first.clone()

@@ -9,39 +9,39 @@ INTERPOLATIONS = ("bicubic", "bilinear", "random")
 
 
 def check_interpolation(interpolation: str) -> None:
-    """One of the filters, or "random"."""
+    """Refuse what is neither one of the filters nor "random"."""
     check_choice("interpolation", interpolation, INTERPOLATIONS)
 
 
 def check_choice(what: str, value: object, choices: Sequence[str]) -> None:
-    """One of the names."""
+    """Refuse what is none of the names."""
     if value not in choices:
         raise ValueError(f"unknown {what} {value!r}; known are: {', '.join(choices)}")
 
 
 def is_number(value: object) -> bool:
-    """Whether it is a finite number, of Python or NumPy; True and False are none."""
+    """Whether a value is a finite number, of Python or NumPy; True and False are none."""
     return not isinstance(value, bool) and isinstance(value, Real) and math.isfinite(value)
 
 
 def is_count(value: object) -> bool:
-    """Whether it is a whole number of 0 or more."""
+    """Whether a value is a whole number of 0 or more."""
     return not isinstance(value, bool) and isinstance(value, Integral) and int(value) >= 0
 
 
 def check_number(what: str, value: float, *, low: float, high: float) -> None:
-    """A number from `low` to `high`."""
+    """Refuse what is not a number from `low` to `high`."""
     if not (is_number(value) and low <= value <= high):
         raise ValueError(f"{what} is {value!r}; it goes from {low} to {high}")
 
 
 def check_probability(what: str, probability: float) -> None:
-    """A number from 0 to 1."""
+    """Refuse what is not a number from 0 to 1."""
     check_number(what, probability, low=0, high=1)
 
 
 def check_range(what: str, bounds: tuple[float, float], *, low: float = 0.0, high: float = float("inf")) -> None:
-    """Two numbers, the smaller first, both above `low` and at most `high`."""
+    """Refuse what is not two numbers, the smaller first, both above `low` and at most `high`."""
     is_pair = isinstance(bounds, (tuple, list)) and len(bounds) == 2 and all(map(is_number, bounds))
     if not (is_pair and low < bounds[0] <= bounds[1] <= high):
         limits = f"above {low}" if high == float("inf") else f"above {low}, at most {high}"
@@ -49,7 +49,7 @@ def check_range(what: str, bounds: tuple[float, float], *, low: float = 0.0, hig
 
 
 def check_crop_ratio(crop_ratio: float) -> None:
-    """Above 0 and at most 1: a larger picture than the resized image would have empty borders."""
+    """Refuse a ratio outside (0, 1]: a larger picture than the resized image would have empty borders."""
     if not (is_number(crop_ratio) and 0 < crop_ratio <= 1):
         raise ValueError(f"the crop ratio is {crop_ratio!r}; it must be above 0 and at most 1")
 

@@ -24,7 +24,7 @@ _NUM_BLENDED = 8
 
 
 def invert(pixels: Tensor) -> Tensor:
-    """The negative."""
+    """Invert every value: the negative of a picture."""
     return pixels.bitwise_not()
 
 
@@ -209,7 +209,7 @@ def _blur_weights(radius: float) -> list[int]:
 
 
 def _pad(pixels: Tensor, reach: int) -> Tensor:
-    """As int16 [height, width, 3], with the outermost pixels repeated on all sides."""
+    """The picture as int16 [height, width, 3], with the outermost pixels repeated on all sides."""
     height, width = pixels.shape[1:]
     padded = np.empty((height + 2 * reach, width + 2 * reach, 3), dtype=np.int16)
     inner = padded[reach : reach + height]

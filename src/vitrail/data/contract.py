@@ -28,14 +28,14 @@ class Batch(Protocol):
 
     @property
     def num_samples(self) -> int:
-        """How many samples it holds."""
+        """How many samples the batch holds."""
 
     def to(self: Same, device: torch.device | str, *, non_blocking: bool = False) -> Same:
         """The batch with all that a model computes with on the device."""
 
 
 class ImageBatch(NamedTuple):
-    """Images with their labels."""
+    """A batch of images with their labels."""
 
     images: Tensor  # uint8 [batch, 3, height, width]; with several views [batch, views, 3, height, width]
     targets: Tensor  # [batch] class indices, or [batch, classes] where an image may have several; -1: it has no label
@@ -45,7 +45,7 @@ class ImageBatch(NamedTuple):
 
     @property
     def num_samples(self) -> int:
-        """How many images it holds, each counted once however many views of it there are."""
+        """How many images the batch holds, each counted once however many views of it there are."""
         return len(self.indices)
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "ImageBatch":
@@ -67,7 +67,7 @@ class CropsBatch(NamedTuple):
 
     @property
     def num_samples(self) -> int:
-        """How many images it holds, each counted once however many views of it there are."""
+        """How many images the batch holds, each counted once however many views of it there are."""
         return len(self.indices)
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "CropsBatch":
@@ -150,4 +150,4 @@ class Source(ABC):
 
     @abstractmethod
     def open(self, split: str) -> Dataset:
-        """One of the splits."""
+        """Open one of the splits."""

@@ -148,7 +148,7 @@ def _open_path(path: Path, opening: Opening) -> Source:
 
 
 def _mode(path: Path) -> int | None:
-    """What kind of file it is; None if there is none."""
+    """The kind of file at a path; None if there is none."""
     try:
         return path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError, ValueError):  # the last: a name that no file can have

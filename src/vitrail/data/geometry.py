@@ -162,22 +162,22 @@ class _Span:
 
     @property
     def before(self) -> int:
-        """How many places of it lie before the image."""
+        """How many places of the window lie before the image."""
         return max(0, -self.start)
 
     @property
     def after(self) -> int:
-        """And how many behind it."""
+        """How many places of the window lie behind the image."""
         return max(0, self.start + self.length - self.size)
 
     @property
     def first(self) -> int:
-        """The first place of the image that is seen, be it in a mirror."""
+        """The first place of the image that the window shows, be it in a mirror."""
         return min(max(0, self.start), self.size - 1 - self.after)
 
     @property
     def last(self) -> int:
-        """And the last."""
+        """The last place of the image that the window shows, be it in a mirror."""
         return max(min(self.size, self.start + self.length) - 1, self.before)
 
 

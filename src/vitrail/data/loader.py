@@ -56,7 +56,7 @@ class Loader(Generic[SomeBatch]):
         )
 
     def __len__(self) -> int:
-        """Batches of an epoch."""
+        """The number of batches of an epoch."""
         return self.sampler.num_batches
 
     def epoch(self, number: int, *, start_step: int = 0) -> Iterator[SomeBatch]:
@@ -106,7 +106,7 @@ class ImageLoader(Loader[ImageBatch]):
 
 
 class _Parcel(NamedTuple):
-    """What a worker sends."""
+    """A batch as a worker sends it, with what could not be read."""
 
     batch: Any  # None where no sample of it could be read
     problems: list[Problem]
@@ -190,10 +190,10 @@ class _BatchMaker(TorchDataset):
 
 
 def keep_whole(made: Any) -> Any:
-    """Whole batches are made already; what torch would collate passes through."""
+    """Pass a batch through: torch would collate what is a whole batch already."""
     return made
 
 
 def use_one_thread(worker: int) -> None:
-    """Workers are many: each keeps to one core."""
+    """Keep a worker to one core, because workers are many."""
     torch.set_num_threads(1)

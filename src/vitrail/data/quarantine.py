@@ -71,7 +71,7 @@ class Quarantine:
             )
 
     def _list(self, problems: list[Problem]) -> list[Problem]:
-        """Write down those that nobody has listed yet, neither an earlier part of the run nor another process."""
+        """List the problems that nobody has listed yet, neither an earlier part of the run nor another process."""
         listing = self.settings.listing
         if listing is None:
             return problems

@@ -75,7 +75,7 @@ def find_targets(dataset: Dataset, indices: Tensor, *, level: str | None = None)
 
 
 class _Views(NamedTuple):
-    """What `Images` makes."""
+    """The views of one image, as `Images` makes them."""
 
     pixels: list[Tensor]
     number: int  # which of its fixed views the image is seen in

@@ -96,7 +96,7 @@ class Subset(Dataset):
         return self.dataset.read(int(self.indices[index]))
 
     def locate(self, index: int) -> str:
-        """Where the other data set has it."""
+        """Where the other data set has the sample."""
         return self.dataset.locate(int(self.indices[index]))
 
 
@@ -116,7 +116,7 @@ class Relabelled(Dataset):
         return self.dataset.read(index)
 
     def locate(self, index: int) -> str:
-        """Where the other data set has it."""
+        """Where the other data set has the sample."""
         return self.dataset.locate(index)
 
 
@@ -137,7 +137,7 @@ class OpenedSource(Source):
         self.notes = tuple(notes)
 
     def open(self, split: str) -> Dataset:
-        """One of the splits, by its name or another name of it."""
+        """One of the splits, by any of its names."""
         return self._datasets[self.aliases.get(split, split)]
 
 

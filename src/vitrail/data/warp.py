@@ -73,6 +73,6 @@ def _shift_rows(pixels: Tensor, shifts: np.ndarray, *, interpolation: str) -> Te
 
 
 def _cubic_weights(parts: Tensor) -> list[Tensor]:
-    """Of the neighbours at -1, 0, 1 and 2, for a place between 0 and 1: cubic convolution with slope -1."""
+    """The weights of the neighbours at -1, 0, 1 and 2 for a place between 0 and 1: cubic convolution, slope -1."""
     squares, cubes = parts**2, parts**3
     return [2 * squares - parts - cubes, 1 - 2 * squares + cubes, parts + squares - cubes, cubes - squares]

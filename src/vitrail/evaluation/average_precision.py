@@ -21,7 +21,7 @@ class AveragePrecisionMeter:
         self._labels: list[Tensor] = [torch.zeros(0, num_classes, dtype=torch.bool)]
 
     def update(self, logits: Tensor, targets: Tensor) -> None:
-        """Keep a batch."""
+        """Keep the logits and labels of a batch."""
         if logits.ndim != 2 or logits.shape[1] != self.num_classes or targets.shape != logits.shape:
             raise ValueError(
                 f"expected logits and a mask [batch, {self.num_classes}], "
@@ -48,7 +48,7 @@ class AveragePrecisionMeter:
         return torch.tensor([100.0 * average_precision(*column) for column in columns], dtype=torch.float64)
 
     def results(self) -> Iterator[tuple[str, float]]:
-        """The mean over classes."""
+        """The mean average precision over classes."""
         mean = self.class_precision().nanmean().item()
         if mean != mean:
             raise ValueError("nothing was evaluated: the split is empty or none of its images has a label")

@@ -92,7 +92,7 @@ class ClassificationMeter:
 
     @property
     def count(self) -> int:
-        """Images that were counted."""
+        """The number of images that were counted."""
         return int(self._sums[0].item())
 
     def class_accuracy(self) -> Tensor:

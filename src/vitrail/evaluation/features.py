@@ -93,7 +93,7 @@ class Extraction:
 
 
 def _ignore(count: int) -> None:
-    """Nobody wants to see how it goes."""
+    """Show no progress."""
 
 
 def embed(
@@ -152,7 +152,7 @@ def _compute(extraction: Extraction, data: Dataset, *, advance: Callable[[int], 
 
 
 def _former_digest(extraction: Extraction, *more: object) -> "hashlib._Hash":
-    """What keys began with when they named all fields of the settings: galleries and caches of that time are good."""
+    """The digest of keys that named all fields of the settings: galleries and caches of that time are good."""
     model = extraction.model
     settings = (_FORMAT, model.family, model.config, extraction.view, extraction.normalize, *more)
     digest = hashlib.sha256(repr(settings).encode())
@@ -205,7 +205,7 @@ def _read(path: Path) -> Embeddings | None:
 
 
 def _check_writable(folder: Path) -> None:
-    """Say before the work that its results can't be kept."""
+    """Refuse a folder that can't be written to, before the work begins."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
@@ -218,7 +218,7 @@ def _check_writable(folder: Path) -> None:
 
 
 def _write(embeddings: Embeddings, path: Path) -> None:
-    """Under its name only when it is complete."""
+    """Write the embeddings to a file, which takes its name only when it is complete."""
     tensors = {"vectors": embeddings.vectors, "indices": embeddings.indices}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -14,7 +14,7 @@ BACKENDS = ("auto", "torch", "faiss")
 
 @dataclass(frozen=True, eq=False)
 class Clusters:
-    """What k-means found."""
+    """Clusters that k-means found."""
 
     centroids: Tensor  # [clusters, dim]
     labels: Tensor  # int64 [vectors]: the nearest centroid

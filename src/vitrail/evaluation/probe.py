@@ -23,7 +23,7 @@ ALL = "all"
 
 @dataclass(frozen=True, eq=False)
 class Probe:
-    """What one probe gave."""
+    """The result of one probe."""
 
     method: str
     figures: Mapping[str, float]  # on val, in percent: top1 and top5, or mean_average_precision
@@ -59,7 +59,7 @@ def run_probe(method: str, train: Labelled, val: Labelled) -> Probe:
 
 
 def check_probe_data(train: Labelled, val: Labelled) -> None:
-    """There must be something to learn, and to measure."""
+    """Refuse data with nothing to learn, or nothing to measure."""
     if train.vectors.shape[1] != val.vectors.shape[1] or train.num_classes != val.num_classes:
         raise ValueError("training and val embeddings are of different models or classes")
     if not len(val):

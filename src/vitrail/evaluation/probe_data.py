@@ -99,7 +99,7 @@ class Standardization:
         return cls(mean, torch.where(is_constant, 0.0, 1.0 / deviation.masked_fill(is_constant, 1.0)))
 
     def __call__(self, vectors: Tensor) -> Tensor:
-        """In float64."""
+        """Embeddings standardised, in float64."""
         return (vectors.double() - self.mean) * self.scale
 
     def absorb(self, weight: Tensor, bias: Tensor) -> LinearClassifier:

@@ -49,7 +49,7 @@ def draw_ranked_lists(lists: Sequence[RankedList]) -> Image.Image:
 
 
 def check_picture(path: Path) -> None:
-    """Say before the work that a picture can't be written there."""
+    """Refuse a place that no picture can be written to, before the work begins."""
     if path.suffix.lower() not in Image.registered_extensions():
         raise ValueError(f"{path} is no name of a picture: let it end with .png")
     if not path.parent.is_dir():

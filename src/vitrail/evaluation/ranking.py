@@ -21,7 +21,7 @@ class Conditioning:
     coarse: Tensor  # int64 [images]: their coarse class; -1, the last column, without one
 
     def choose(self, queries: Tensor | slice) -> "Conditioning":
-        """The same for some of the queries."""
+        """The conditioning of some of the queries."""
         return Conditioning(self.bonus[queries], self.coarse)
 
 

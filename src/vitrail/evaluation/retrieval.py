@@ -87,7 +87,7 @@ def average_precisions(
 
 
 def mean_average_precision(precisions: Tensor) -> float:
-    """In percent, over the queries that have an image to be found."""
+    """The mean average precision in percent, over the queries that have an image to be found."""
     if bool(precisions.isnan().all()):
         raise ValueError("no query has an image of its class in the collection: there is nothing to rank")
     return 100.0 * precisions.nanmean().item()

@@ -7,7 +7,7 @@ _FEWEST = 5
 
 
 def check_tsne() -> None:
-    """Say in one line what is missing, before any work."""
+    """Refuse t-SNE where scikit-learn is missing, before any work."""
     try:
         import sklearn.manifold  # noqa: F401
     except ImportError:

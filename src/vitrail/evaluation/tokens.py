@@ -98,6 +98,6 @@ def _find_path(model: Model) -> _Path:
 
 
 def _cosine(tokens: Tensor) -> Tensor:
-    """Of the two tokens of each image: [batch, 2, dim] -> [batch]."""
+    """The cosine between the two tokens of each image: [batch, 2, dim] -> [batch]."""
     first, second = tokens.float().unbind(dim=1)
     return functional.cosine_similarity(first, second, dim=1)

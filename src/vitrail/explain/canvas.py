@@ -52,7 +52,7 @@ def font(size: int) -> ImageFont.FreeTypeFont:
 
 
 def scale_to_unit(values: Tensor) -> Tensor:
-    """From 0 at the least to 1 at the greatest value; zero where all are the same."""
+    """Values moved to the range from 0, the least, to 1, the greatest; zeros where all are the same."""
     low, high = values.min(), values.max()
     return (values - low) / (high - low) if high > low else torch.zeros_like(values)
 
@@ -126,5 +126,5 @@ def write(draw: ImageDraw.ImageDraw, place: tuple[int, int], lines: Sequence[str
 
 
 def line_height(size: int) -> int:
-    """From one line to the next."""
+    """The distance from one line of text to the next, in pixels."""
     return round(size * 1.35)

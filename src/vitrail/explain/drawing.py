@@ -19,7 +19,7 @@ from vitrail.explain.canvas import (
     write,
 )
 from vitrail.explain.maps import AttentionMaps
-from vitrail.explain.sheet import Row, Sheet
+from vitrail.explain.sheet import MapRow, Sheet
 
 PROBABLE = 0.1  # classes above this are written (figure D.2)
 MAX_SIDE = 1600  # pixels of the longer side; larger images are reduced to it
@@ -161,24 +161,24 @@ def _name_overview(maps: AttentionMaps, class_names: Sequence[str] | None) -> li
     return [f"attention: layer {maps.layers[maps.shown_place]}, {heads}"]
 
 
-def _list_rows(maps: AttentionMaps, class_names: Sequence[str] | None) -> list[Row]:
+def _list_rows(maps: AttentionMaps, class_names: Sequence[str] | None) -> list[MapRow]:
     """Rows of small maps, where they say more than the overview: heads of each layer and token.
 
     Of many layers each one's mean, and the heads of the layer that the overview shows.
     """
     own = maps.maps[0]
     if maps.kind == "rollout" and len(maps.tokens) > 1:
-        return [Row("rollout of each token", list(zip(maps.tokens, own, strict=True)))]
+        return [MapRow("rollout of each token", list(zip(maps.tokens, own, strict=True)))]
     if maps.kind != "attention" or own.shape[:3].numel() == 1:
         return []
     if len(maps.layers) <= _MANY_LAYERS:
         return [row for place in range(len(maps.layers)) for row in _list_heads(maps, place, class_names)]
     means = [(f"layer {layer}", of_layer.mean(dim=(0, 1))) for layer, of_layer in zip(maps.layers, own, strict=True)]
-    by_layer = Row("attention, mean of the heads of each layer", means)
+    by_layer = MapRow("attention, mean of the heads of each layer", means)
     return [by_layer, *_list_heads(maps, maps.shown_place, class_names)]
 
 
-def _list_heads(maps: AttentionMaps, place: int, class_names: Sequence[str] | None) -> list[Row]:
+def _list_heads(maps: AttentionMaps, place: int, class_names: Sequence[str] | None) -> list[MapRow]:
     """The heads of one layer, a row for each token; none where one head of a class is all there is."""
     if len(maps.heads) == 1 and maps.classes is not None:
         return []
@@ -189,7 +189,7 @@ def _list_heads(maps: AttentionMaps, place: int, class_names: Sequence[str] | No
     rows = []
     for name, of_token in zip(names, maps.maps[0, place], strict=True):
         heads = [(f"head {head}", values) for head, values in zip(maps.heads, of_token, strict=True)]
-        rows.append(Row(f"attention, layer {maps.layers[place]}, {name}", heads))
+        rows.append(MapRow(f"attention, layer {maps.layers[place]}, {name}", heads))
     return rows
 
 

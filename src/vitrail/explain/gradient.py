@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from vitrail.explain.attention import (
+from vitrail.explain.attention_rows import (
     Attention,
     Gaze,
     attention_rows,
@@ -33,7 +33,7 @@ class GradientPass(ABC):
     logits: Tensor
 
     def maps(self, classes: Tensor) -> Tensor:
-        """[batch, classes, height, width] of class indices [batch, classes]."""
+        """Maps [batch, classes, height, width] of class indices [batch, classes]."""
         found = []
         with torch.inference_mode(mode=False), torch.no_grad():
             for column in classes.clone().unbind(dim=1):
@@ -44,7 +44,7 @@ class GradientPass(ABC):
 
     @abstractmethod
     def map_of(self, score: Tensor, classes: Tensor) -> Tensor:
-        """[batch, height, width] of the sum of all images' scores, each for its class [batch]."""
+        """Maps [batch, height, width] of the sum of all images' scores, each for its class [batch]."""
 
 
 def run_for_gradients(model: Model, images: Tensor) -> GradientPass:

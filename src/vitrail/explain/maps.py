@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitrail.explain.attention import Gaze, attention_rows, find_gaze, record, run
+from vitrail.explain.attention_rows import Gaze, attention_rows, find_gaze, record, run
 from vitrail.explain.gradient import run_for_gradients
 from vitrail.explain.rollout import offers_rollout, roll_out
 from vitrail.layers.mixing import CrossPatchLinear
@@ -189,7 +189,7 @@ def _read_classes(
     class_index: int | Sequence[int] | Tensor | None,
     top: int,
 ) -> tuple[Tensor, Tensor, Tensor, tuple[int, int]]:
-    """The same of some classes' tokens, and which; they may be known only when the answer is."""
+    """Rows as `_read_tokens` gives, of some classes' tokens, and which; they may be known only by the answer."""
     attentions = [attention for index in layers for attention in gaze.layers[index]]
     with torch.no_grad(), record(attentions, lambda *inputs: inputs) as taken:
         logits, grid = run(model, images)
@@ -283,7 +283,7 @@ def _check_classes_matter(model: Model, kind: str) -> None:
 
 @contextmanager
 def _evaluating(model: Model) -> Iterator[None]:
-    """Eval mode, and back."""
+    """Put the model into eval mode, and back after the block."""
     was_training = model.training
     model.eval()
     try:

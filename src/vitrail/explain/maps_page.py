@@ -10,7 +10,7 @@ from vitrail.pages.pictures import render_figure, render_image
 from vitrail.pages.words import text
 
 
-class Entry(NamedTuple):
+class MapPicture(NamedTuple):
     """One picture of the page."""
 
     file: str  # in the page's folder
@@ -18,7 +18,7 @@ class Entry(NamedTuple):
     answers: Sequence[tuple[str, float]]  # classes and their probabilities
 
 
-def write_maps_page(folder: Path, *, title: str, notes: Sequence[str], entries: Sequence[Entry]) -> Path:
+def write_maps_page(folder: Path, *, title: str, notes: Sequence[str], entries: Sequence[MapPicture]) -> Path:
     """Write `index.html`; the notes below the title say what the maps mean."""
     page = Page(
         title=title,
@@ -32,7 +32,7 @@ def write_maps_page(folder: Path, *, title: str, notes: Sequence[str], entries: 
     return path
 
 
-def _entry_section(entry: Entry) -> PageSection:
+def _entry_section(entry: MapPicture) -> PageSection:
     file = quote(entry.file)
     answers = ", ".join(f"{text(name)} {probability:.0%}" for name, probability in entry.answers)
     picture = f'<a href="{file}">{render_image(file)}</a>'

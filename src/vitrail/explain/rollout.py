@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from vitrail.explain.attention import Attention, attention_rows, find_attentions, record, run
+from vitrail.explain.attention_rows import Attention, attention_rows, find_attentions, record, run
 from vitrail.models.cait import CaiT
 from vitrail.models.contract import Model
 from vitrail.models.vit import VisionTransformer

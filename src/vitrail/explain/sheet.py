@@ -16,7 +16,7 @@ _LEAST_SMALL = 112  # pixels
 
 
 @dataclass(frozen=True, eq=False)
-class Row:
+class MapRow:
     """Small maps that belong together."""
 
     title: str
@@ -30,15 +30,15 @@ class Sheet:
         self.image, self.seen = image, seen
         self.panels: list[tuple[str, Image.Image]] = []  # titles, and pictures as large as the image
         self.text: list[str] = []
-        self.rows: list[Row] = []
+        self.rows: list[MapRow] = []
 
     @property
     def text_size(self) -> int:
-        """Of the titles."""
+        """The size of the titles' letters, in pixels."""
         return max(_LEAST_TEXT, round(len(self.panels) * self.image.width * _TEXT_SHARE))
 
     def draw(self) -> Image.Image:
-        """Everything on one sheet."""
+        """Draw everything on one sheet."""
         width, height = self.image.size
         size, answer_size = self.text_size, round(self.text_size * 1.2)
         margin = size
@@ -62,7 +62,7 @@ class Sheet:
             top += strip.height + margin // 2
         return sheet
 
-    def _draw_row(self, row: Row, width: int) -> Image.Image:
+    def _draw_row(self, row: MapRow, width: int) -> Image.Image:
         """A row as a strip as wide as the panels together; a long one is broken into lines of equal length."""
         size = max(11, round(self.text_size * 0.8))
         gap = max(4, size // 2)

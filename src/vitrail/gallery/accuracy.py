@@ -10,8 +10,8 @@ from torch import Tensor
 from vitrail.data.contract import Dataset, Level
 from vitrail.evaluation.features import Extraction
 from vitrail.evaluation.retrieval import Levelled, evaluate_level
-from vitrail.gallery.answers import Contents
-from vitrail.gallery.images import embed_unit
+from vitrail.gallery.gallery_answers import Contents
+from vitrail.gallery.gallery_images import embed_unit
 
 
 def measure_gallery(

@@ -13,10 +13,10 @@ from vitrail.data.quarantine import Problem
 from vitrail.evaluation.features import Extraction
 from vitrail.evaluation.knn import THESIS_CHOICES, find_neighbours, fit_neighbours
 from vitrail.evaluation.probe_data import Labelled
-from vitrail.gallery.files import Rows, write_part
-from vitrail.gallery.images import embed_unit, make_thumbnail
+from vitrail.gallery.gallery_images import embed_unit, make_thumbnail
+from vitrail.gallery.gallery_manifest import IndexEntry, Manifest, ModelEntry, Threshold
 from vitrail.gallery.index import choose_index, write_index
-from vitrail.gallery.manifest import IndexEntry, Manifest, ModelEntry, Threshold
+from vitrail.gallery.part_files import Rows, write_part
 from vitrail.gallery.store import Writer, check_new, writing
 
 NEW_LEVEL = "fine"  # the labels to come of data that has only coarse ones
@@ -196,7 +196,7 @@ def _stack_labels(data: Dataset, levels: tuple[str, ...], indices: Tensor) -> Te
 
 
 def _choose_neighbours(vectors: Tensor, labels: Tensor, levels: dict[str, tuple[str, ...]]) -> int:
-    """By the first level that has labels."""
+    """The number of neighbours that answers best, by the first level that has enough labels."""
     for column, classes in enumerate(levels.values()):
         is_known = labels[:, column] >= 0
         if int(is_known.sum()) > max(THESIS_CHOICES):
@@ -206,7 +206,7 @@ def _choose_neighbours(vectors: Tensor, labels: Tensor, levels: dict[str, tuple[
 
 
 def _make_thumbnails(data: Dataset, indices: Tensor, labels: Tensor, *, limit: int | None) -> tuple[bytes, ...]:
-    """Of the first images of each combination of labels."""
+    """Thumbnails of the first images of each combination of labels; empty for the others."""
     if limit is None:
         limit = len(indices) if len(indices) <= _MAX_PICTURES else _PICTURES_PER_CLASS
     counts: dict[tuple[int, ...], int] = {}

@@ -5,10 +5,10 @@ from collections.abc import Collection, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from vitrail.gallery.answers import UNKNOWN, UNNAMED, Contents
 from vitrail.gallery.building import with_index
-from vitrail.gallery.files import Rows, read_part, write_part
-from vitrail.gallery.manifest import Manifest, Part
+from vitrail.gallery.gallery_answers import UNKNOWN, UNNAMED, Contents
+from vitrail.gallery.gallery_manifest import Manifest, PartEntry
+from vitrail.gallery.part_files import Rows, read_part, write_part
 from vitrail.gallery.store import State, Writer
 
 _MAX_PARTS = 32  # files of images; where there are more, all but the first become one
@@ -90,7 +90,7 @@ def _set(own: Tensor, levels: dict[str, tuple[str, ...]], level: str, name: str)
     own[list(levels).index(level)] = levels[level].index(name)
 
 
-def _join(writer: Writer, manifest: Manifest, parts: Sequence[Part]) -> Part:
+def _join(writer: Writer, manifest: Manifest, parts: Sequence[PartEntry]) -> PartEntry:
     rows = Rows.joined([read_part(writer.folder, part, manifest).rows() for part in parts])
     return write_part(rows, writer.new_file("part", "safetensors"))
 

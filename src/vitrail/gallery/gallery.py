@@ -12,13 +12,13 @@ from vitrail.data.contract import Dataset
 from vitrail.data.quarantine import Problem
 from vitrail.evaluation.features import Extraction
 from vitrail.gallery.accuracy import measure_gallery
-from vitrail.gallery.answers import Answer, Contents, Hit
 from vitrail.gallery.building import Choices, Origin, build_gallery
 from vitrail.gallery.editing import change, label_rows, take_rows
-from vitrail.gallery.files import Rows
+from vitrail.gallery.gallery_answers import Contents, GalleryAnswer, Hit
+from vitrail.gallery.gallery_images import AnyImage, Viewer, as_extraction, embed_unit, find_readable, make_thumbnail
+from vitrail.gallery.gallery_manifest import Manifest
 from vitrail.gallery.gallery_page import write_gallery_page
-from vitrail.gallery.images import AnyImage, Viewer, as_extraction, embed_unit, find_readable, make_thumbnail
-from vitrail.gallery.manifest import Manifest
+from vitrail.gallery.part_files import Rows
 from vitrail.gallery.store import read_state, writing
 from vitrail.gallery.suggesting import Group, suggest_groups
 
@@ -115,18 +115,18 @@ class Gallery:
     def search_vectors(
         self, vectors: Tensor, *, top: int = 10, rank: str | None = None, coarse: str | None = None
     ) -> list[list[Hit]]:
-        """The same for embeddings [images, dim]."""
+        """The images that rank first for embeddings [images, dim], as in `search`."""
         ranking = rank or ("cosine" if coarse is None else "oracle")
         if coarse is not None and ranking != "oracle":
             raise ValueError(f"a coarse class is for the oracle ranking: leave it out, or rank oracle, not {ranking}")
         return self._contents.search(self._as_queries(vectors), top=top, ranking=ranking, coarse=coarse)
 
-    def classify(self, image: AnyImage, *, top: int = 5, coarse: str | None = None) -> Answer:
+    def classify(self, image: AnyImage, *, top: int = 5, coarse: str | None = None) -> GalleryAnswer:
         """What the image shows, by its neighbours (equation 2.6), or `unknown` where it is far from everything."""
         return self.classify_vectors(self.embed([image]), top=top, coarse=coarse)[0]
 
-    def classify_vectors(self, vectors: Tensor, *, top: int = 5, coarse: str | None = None) -> list[Answer]:
-        """The same for embeddings [images, dim]."""
+    def classify_vectors(self, vectors: Tensor, *, top: int = 5, coarse: str | None = None) -> list[GalleryAnswer]:
+        """What the images of embeddings [images, dim] show, as in `classify`."""
         threshold = self.manifest.threshold
         cosine = None if threshold is None else threshold.cosine
         return self._contents.classify(self._as_queries(vectors), top=top, coarse=coarse, threshold=cosine)
@@ -225,7 +225,7 @@ class Gallery:
         return functional.normalize(vectors.float(), dim=1)
 
     def _check(self, extraction: Extraction, manifest: Manifest | None = None) -> Extraction:
-        """Embeddings of two models can't be compared."""
+        """Refuse a model other than the gallery's: embeddings of two models can't be compared."""
         entry = (manifest or self.manifest).model
         if not extraction.has_model_key(entry.key):
             raise ValueError(

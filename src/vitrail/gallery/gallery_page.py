@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from vitrail.gallery.answers import Contents
+from vitrail.gallery.gallery_answers import Contents
 from vitrail.gallery.suggesting import Group
 from vitrail.pages.bars import draw_bar
 from vitrail.pages.frame import Page, PageSection, render_page

@@ -9,9 +9,9 @@ from PIL import Image
 from vitrail.data.contract import Dataset
 from vitrail.data.stored import Subset
 from vitrail.evaluation.ranked_lists import RankedList, judge, save_ranked_lists
-from vitrail.gallery.answers import Contents, Hit
 from vitrail.gallery.gallery import Gallery
-from vitrail.gallery.images import GivenImages, embed_unit, make_thumbnail
+from vitrail.gallery.gallery_answers import Contents, Hit
+from vitrail.gallery.gallery_images import GivenImages, embed_unit, make_thumbnail
 
 _QUERIES, _FOUND = 10, 10
 

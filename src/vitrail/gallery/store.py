@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from vitrail.gallery.files import StoredPart, read_part
-from vitrail.gallery.manifest import MANIFEST_FILE, Manifest, read_manifest
+from vitrail.gallery.gallery_manifest import MANIFEST_FILE, Manifest, read_manifest
+from vitrail.gallery.part_files import StoredPart, read_part
 from vitrail.storage import locked, sync, write_text
 
 LOCK_FILE = ".lock"
@@ -88,7 +88,7 @@ class Writer:
         self.clean(manifest.files)
 
     def clean(self, kept: set[str]) -> None:
-        """Remove our files but those."""
+        """Remove all files of the gallery but those given."""
         for path in self.folder.iterdir():
             if _OURS.fullmatch(path.name) and path.name not in kept and path.name != LOCK_FILE:
                 path.unlink(missing_ok=True)

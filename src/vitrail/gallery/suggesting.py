@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from vitrail.evaluation.kmeans import cluster
-from vitrail.gallery.answers import UNNAMED, Contents
+from vitrail.gallery.gallery_answers import UNNAMED, Contents
 
 _MAX_JUDGED = 1000  # images that decide the number of groups
 _MAX_GROUPS = 10  # that are tried

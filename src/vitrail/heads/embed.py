@@ -19,18 +19,18 @@ RETRIEVED = ("projection", "trunk")
 
 @dataclass(frozen=True, kw_only=True)
 class EmbeddingSettings(CheckedSettings):
-    """What stands on the trunk.
+    """Settings of what stands on the trunk.
 
     The sizes are those of the papers: the thesis projects to 256, and its 9.4 M parameters of the MLP for a trunk of
     2048 are those of BYOL's hidden layer of 4096. Its 0.3 M of the linear projector are those of a dim of 128.
     """
 
     projector: str = "mlp"  # P, one of PROJECTORS; "linear" is Grafit FC's
-    dim: int = 256  # of the projection
-    hidden_dim: int = 4096  # of the MLPs
+    dim: int = 256  # embedding dimension, behind the projector
+    hidden_dim: int = 4096  # width inside the MLPs
     has_predictor: bool = True  # q, which the instance loss needs
-    num_classes: int = 0  # of a linear classifier on the trunk's features, for the cross-entropy; 0: none
-    retrieve: str = "projection"  # which of the features is the embedding of an image; or "trunk"
+    num_classes: int = 0  # logits of a linear classifier on the trunk's features, for the cross-entropy; 0: none
+    retrieve: str = "projection"  # features that are the embedding of an image, one of RETRIEVED
 
     def __post_init__(self) -> None:
         self.check_choice("projector", PROJECTORS)

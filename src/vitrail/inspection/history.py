@@ -49,7 +49,7 @@ def _as_number(value: object) -> float | None:
 
 
 def choose_moments(history: Sequence[Moment]) -> list[Moment]:
-    """A few of them, evenly spread from the first to the last."""
+    """A few of the moments, evenly spread from the first to the last."""
     if len(history) <= _MOST_CURVES:
         return list(history)
     last = len(history) - 1

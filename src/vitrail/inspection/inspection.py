@@ -12,10 +12,12 @@ from torch import Tensor
 
 from vitrail.evaluation.energy import cumulative_energy
 from vitrail.evaluation.tokens import TokenMeter, watched_tokens
-from vitrail.inspection.attention import AttentionMeter, watched_attention
+from vitrail.inspection.attention_reach import AttentionMeter, watched_attention
 from vitrail.inspection.branches import watched_branches
-from vitrail.inspection.findings import (
-    Part,
+from vitrail.inspection.history import Moment, read_history
+from vitrail.inspection.inspection_page import render_inspection
+from vitrail.inspection.inspection_parts import (
+    InspectionPart,
     distance_part,
     energy_part,
     parallel_part,
@@ -25,8 +27,6 @@ from vitrail.inspection.findings import (
     spread_part,
     tokens_part,
 )
-from vitrail.inspection.history import Moment, read_history
-from vitrail.inspection.inspection_page import render_inspection
 from vitrail.inspection.layers import Layer, LayerMeans, evaluating, find_layers
 from vitrail.inspection.parallel import watched_pairs
 from vitrail.inspection.weights import scales_of, sparsities_of
@@ -47,9 +47,9 @@ class Inspection:
     num_blocks: int
     num_images: int
     image_size: tuple[int, int]
-    parts: tuple[Part, ...]
+    parts: tuple[InspectionPart, ...]
 
-    def part(self, name: str) -> Part:
+    def part(self, name: str) -> InspectionPart:
         """The part of that name, which may only say why it is missing."""
         for part in self.parts:
             if part.name == name:
@@ -91,7 +91,7 @@ class Inspection:
 
 
 def _ignore(count: int) -> None:
-    """Nobody wants to see how it goes."""
+    """Show no progress."""
 
 
 def inspect_model(
@@ -190,7 +190,7 @@ def _make_parts(
     seen: _Seen,
     errors: dict[str, list[float | None]],
     history: Sequence[Moment],
-) -> tuple[Part, ...]:
+) -> tuple[InspectionPart, ...]:
     label = model.name or type(model).__name__
     closed = f"{label} is a backbone of timm, whose layers are not open to this" if model.trunk.foreign else ""
     scales, sparsities = scales_of(model), sparsities_of(model)
@@ -198,27 +198,29 @@ def _make_parts(
     even = seen.attention.even_distance
     has_errors = any(value is not None for values in errors.values() for value in values)
     return (
-        ratios_part(layers, seen.ratios.results(), history) if layers else Part("ratios", missing=closed),
+        ratios_part(layers, seen.ratios.results(), history) if layers else InspectionPart("ratios", missing=closed),
         parallel_part(layers, errors)
         if has_errors
-        else Part("parallel", missing=closed or f"{label} has no two layers that follow each other"),
-        scales_part(scales) if scales else Part("layer_scale", missing=closed or f"{label} has no LayerScale"),
+        else InspectionPart("parallel", missing=closed or f"{label} has no two layers that follow each other"),
+        scales_part(scales)
+        if scales
+        else InspectionPart("layer_scale", missing=closed or f"{label} has no LayerScale"),
         distance_part(layers, distances, even=even)
         if distances and even is not None
-        else Part("attention_distance", missing=closed or f"{label} has no self-attention"),
+        else InspectionPart("attention_distance", missing=closed or f"{label} has no self-attention"),
         spread_part(layers, spreads, num_patches=seen.num_patches)
         if spreads
-        else Part("class_attention_spread", missing=f"{label} has no class-attention"),
-        Part("tokens", missing=seen.tokens)
+        else InspectionPart("class_attention_spread", missing=f"{label} has no class-attention"),
+        InspectionPart("tokens", missing=seen.tokens)
         if isinstance(seen.tokens, str)
         else tokens_part(list(seen.tokens.results())),
-        sparsity_part(sparsities) if sparsities else Part("sparsity", missing=closed),
+        sparsity_part(sparsities) if sparsities else InspectionPart("sparsity", missing=closed),
         _find_energy(seen.embeddings),
     )
 
 
-def _find_energy(embeddings: Tensor) -> Part:
+def _find_energy(embeddings: Tensor) -> InspectionPart:
     try:
         return energy_part(cumulative_energy(embeddings), num_images=len(embeddings), dim=embeddings.shape[1])
     except ValueError as error:
-        return Part("energy", missing=str(error))
+        return InspectionPart("energy", missing=str(error))

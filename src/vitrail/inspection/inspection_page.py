@@ -2,15 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 
-from vitrail.inspection.findings import Part
-from vitrail.inspection.table import Table
+from vitrail.inspection.inspection_parts import InspectionPart
+from vitrail.inspection.inspection_table import InspectionTable
 from vitrail.pages.charts import draw_charts
 from vitrail.pages.frame import Page, PageSection, render_page
 from vitrail.pages.tables import render_table
 from vitrail.pages.words import text
 
 
-def render_inspection(title: str, *, lead: str, facts: Mapping[str, str], parts: Sequence[Part]) -> str:
+def render_inspection(title: str, *, lead: str, facts: Mapping[str, str], parts: Sequence[InspectionPart]) -> str:
     """The whole page; `facts` are big words by what they are."""
     sections = [_part_section(part) for part in parts if not part.missing]
     missing = [(part.title, part.missing) for part in parts if part.missing]
@@ -27,7 +27,7 @@ def render_inspection(title: str, *, lead: str, facts: Mapping[str, str], parts:
     return render_page(page)
 
 
-def _part_section(part: Part) -> PageSection:
+def _part_section(part: InspectionPart) -> PageSection:
     charts = "".join(map(draw_charts, part.chart or ()))
     table = "" if part.table is None else _render_numbers(part.table, part.files)
     body = f'<p><b>{text(part.finding)}</b></p><p class="what">{text(part.meaning)}</p>{charts}{table}'
@@ -35,7 +35,7 @@ def _part_section(part: Part) -> PageSection:
     return PageSection(part.title, body, anchor=part.name, is_narrow=is_narrow)
 
 
-def _render_numbers(table: Table, files: Mapping[str, Table]) -> str:
+def _render_numbers(table: InspectionTable, files: Mapping[str, InspectionTable]) -> str:
     names = ", ".join(f"<code>{text(name)}.csv</code>" for name in files)
     return (
         f"<details><summary>Numbers</summary>{render_table(table.rows, columns=table.columns, style='numbers')}"

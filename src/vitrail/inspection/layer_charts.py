@@ -52,12 +52,12 @@ def curves_by_kind(layers: Sequence[Layer], values: Mapping[str, Mapping[Layer, 
 
 
 def numbers_of(layers: Sequence[Layer]) -> list[float]:
-    """The numbers of their blocks."""
+    """The numbers of the blocks that layers belong to."""
     return [layer.number for layer in layers]
 
 
 def _block_axis(layers: Sequence[Layer], label: str) -> Axis:
-    """Every block of a shallow model, every few of a deep one."""
+    """An axis with every block of a shallow model, every few of a deep one."""
     last = max(layer.number for layer in layers)
     step = next(step for step in (1, 2, 4, 6, 12, 24, last) if last <= _MOST_TICKS * step)
     shown = [number for number in range(1, last + 1) if number == 1 or number % step == 0]

@@ -37,12 +37,12 @@ class Layer:
 
     @property
     def label(self) -> str:
-        """The name of its block."""
+        """The name of the layer's block."""
         return f"{'class block' if self.in_class_stage else 'block'} {self.number}"
 
     @property
     def mixes(self) -> tuple[nn.Module, ...]:
-        """What its branches compute, without their norms and scales."""
+        """What the layer's branches compute, without their norms and scales."""
         return tuple(branch.mix for branch in self.residual.branches if isinstance(branch, Branch))
 
     def update(self, x: Tensor, context: Tensor | None) -> Tensor:
@@ -78,11 +78,11 @@ def _kind_of(residual: Residual, *, in_class_stage: bool) -> str:
     return f"class {kind}" if in_class_stage and kind == "feed-forward" else kind
 
 
-Note = Callable[[Layer, Tensor, Tensor | None, Tensor], object]
+LayerWatcher = Callable[[Layer, Tensor, Tensor | None, Tensor], object]
 
 
 @contextmanager
-def watched_layers(layers: Sequence[Layer], note: Note) -> Iterator[None]:
+def watched_layers(layers: Sequence[Layer], note: LayerWatcher) -> Iterator[None]:
     """While it lasts, `note` is told after each layer what it was given (x, context) and what its branches add to x.
 
     The layers compute as ever. What `note` makes them compute beside is not told to it again, but it would be to
@@ -152,7 +152,7 @@ def norms_of(activations: Tensor) -> Tensor:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Eval mode without gradients, and back."""
+    """Put the model into eval mode without gradients, and back after the block."""
     was_training = model.training
     model.eval()
     try:

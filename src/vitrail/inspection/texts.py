@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 
 class Text(NamedTuple):
-    """About one part."""
+    """Title and meaning of one part."""
 
     title: str
     meaning: str  # what is measured, and how to read it

@@ -27,7 +27,7 @@ class GridLayer(nn.Module):
 
     @abstractmethod
     def resize_grid(self, name: str, value: Tensor, *, old: Grid, new: Grid, mode: str) -> Tensor:
-        """One of its tensors for another grid; one that is not of the old grid stays as it is."""
+        """One of the layer's tensors for another grid; one that is not of the old grid stays as it is."""
 
 
 def resample_vectors(values: Tensor, *, old: Grid, new: Grid, mode: str = "bicubic") -> Tensor:
@@ -51,5 +51,5 @@ def resampling(old: Grid, new: Grid, mode: str) -> Tensor:
 
 
 def count_of(grid: Grid) -> int:
-    """Patches of a grid."""
+    """The number of patches of a grid."""
     return grid[0] * grid[1]

@@ -25,7 +25,7 @@ class CrossPatchLinear(GridLayer):
         return min(value.shape) if value.ndim == 2 else None
 
     def resize_grid(self, name: str, value: Tensor, *, old: Grid, new: Grid, mode: str) -> Tensor:
-        """A and its bias on another grid.
+        """The matrix A, or its bias, for another grid.
 
         The new layer resamples its input to the old grid, applies A, and resamples the outcome to the new grid:
         A is interpolated over its outputs as maps are, and over its inputs by the transpose of a resampling, which
@@ -58,7 +58,7 @@ class CrossPatchMLP(GridLayer):
         return min(value.shape) if value.ndim == 2 else None
 
     def resize_grid(self, name: str, value: Tensor, *, old: Grid, new: Grid, mode: str) -> Tensor:
-        """Refuse: its hidden width belongs to the grid too."""
+        """Refuse another grid: the hidden width belongs to the grid too."""
         raise ValueError(
             f"an MLP across patches can't change its resolution: create the model for {old[0]}x{old[1]} patches"
         )

@@ -30,7 +30,7 @@ class ClassStage(nn.Module):
         nn.init.trunc_normal_(self.tokens, std=0.02)
 
     def forward(self, patches: Tensor) -> Tensor:
-        """[batch, length, dim] -> [batch, tokens, dim]."""
+        """Tokens [batch, tokens, dim] from patches [batch, length, dim]."""
         tokens = self.tokens.expand(patches.shape[0], -1, -1)
         for block in self.blocks:
             tokens = block(tokens, patches)

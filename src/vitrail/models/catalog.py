@@ -18,7 +18,7 @@ TIMM_PREFIX = "timm/"
 
 
 @dataclass(frozen=True)
-class Entry:
+class CatalogEntry:
     """One row of the catalogue."""
 
     name: str
@@ -192,7 +192,7 @@ def _patchconvnet() -> dict[str, dict[str, Any]]:
     }
 
 
-def _build_catalog() -> dict[str, Entry]:
+def _build_catalog() -> dict[str, CatalogEntry]:
     families = (
         ("vit", 0.875, _deit()),
         ("vit", 1.0, _deit3()),
@@ -202,13 +202,13 @@ def _build_catalog() -> dict[str, Entry]:
         ("patchconvnet", 1.0, _patchconvnet()),
     )
     return {
-        name: Entry(name, family, settings, FIGURES.get(name), crop_ratio)
+        name: CatalogEntry(name, family, settings, FIGURES.get(name), crop_ratio)
         for family, crop_ratio, rows in families
         for name, settings in rows.items()
     }
 
 
-CATALOG: dict[str, Entry] = _build_catalog()
+CATALOG: dict[str, CatalogEntry] = _build_catalog()
 
 
 def list_models(pattern: str = "*") -> list[str]:
@@ -217,7 +217,7 @@ def list_models(pattern: str = "*") -> list[str]:
     return [name for name in CATALOG if fnmatch.fnmatchcase(name, pattern.lower())]
 
 
-def get_entry(name: str) -> Entry:
+def get_entry(name: str) -> CatalogEntry:
     """The row called `name`; a ValueError that offers the nearest names where there is none."""
     _check_text("the name of a model", name)
     if name in CATALOG:

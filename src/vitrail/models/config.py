@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 
 
 class Settings(Protocol):
-    """Any dataclass."""
+    """Settings of any kind: a dataclass."""
 
     __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
 
@@ -53,7 +53,7 @@ class CheckedSettings:
                 raise ValueError(f"{name} must be True or False, not {getattr(self, name)!r}")
 
     def check_number(self, name: str, *, below: float = math.inf, optional: bool = False) -> None:
-        """A number from 0 up to `below`, which is excluded."""
+        """Refuse a field that is not a number from 0 up to `below`, which is excluded."""
         value = getattr(self, name)
         if optional and value is None:
             return
@@ -68,7 +68,7 @@ class CheckedSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class ImageConfig(CheckedSettings):
-    """Settings every family has."""
+    """Settings that every family has."""
 
     image_size: int | tuple[int, int] = 224  # side, or height and width
     patch_size: int = 16
@@ -79,7 +79,9 @@ class ImageConfig(CheckedSettings):
     stem: str = "linear"
     drop_path: float = 0.0  # stochastic depth
     drop_path_schedule: str = "uniform"  # or "linear": from 0 at the first block to the full rate at the last
-    init_std: float | None = 0.02  # of linear layers; None: 1 / sqrt(inputs), from which narrow models learn faster
+    init_std: float | None = (
+        0.02  # initial deviation of linear layers; None: 1 / sqrt(inputs), better for narrow models
+    )
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "image_size", whole_sides(self.image_size))
@@ -92,7 +94,7 @@ class ImageConfig(CheckedSettings):
         self.check_number("init_std", optional=True)
 
     def check_ratio(self, name: str) -> None:
-        """The width of a hidden layer over dim."""
+        """Refuse a width of a hidden layer over dim that leaves it no channel."""
         self.check_number(name)
         if int(self.dim * getattr(self, name)) < 1:
             raise ValueError(f"{name} {getattr(self, name)!r} of dim {self.dim} leaves no hidden channel: raise it")
@@ -112,7 +114,7 @@ class ImageConfig(CheckedSettings):
 
     @property
     def drop_path_rates(self) -> list[float]:
-        """The rate of each block."""
+        """The rate of stochastic depth of each block."""
         if self.drop_path_schedule == "uniform" or self.depth == 1:
             return [self.drop_path] * self.depth
         return [self.drop_path * index / (self.depth - 1) for index in range(self.depth)]

@@ -156,7 +156,7 @@ class TimmBackbone(Model):
         return answer[0] if isinstance(answer, tuple) else answer
 
     def answer_with_grid(self, images: Tensor) -> tuple[Tensor, Grid]:
-        """The steps of `forward`: only they tell the grid, which depends on the backbone."""
+        """The answer of `forward` step by step: only so the grid, which depends on the backbone, is known."""
         self.check_images(images)
         output = self.backbone.forward_features(images)
         maps = self.as_maps(output, images)
@@ -165,7 +165,7 @@ class TimmBackbone(Model):
         return answer, (maps.shape[2], maps.shape[3])
 
     def pooling_pass(self, images: Tensor) -> PoolingPass:
-        """From timm's last map on, or from the input of the last block where a class token is read behind it."""
+        """The answer, followed from timm's last map on, or from the input of the last block of a class token."""
 
         def to_map(product: Tensor) -> Tensor:
             return self.as_maps(product, images).sum(dim=1)
@@ -330,7 +330,7 @@ def make_head(config: TimmConfig, dim: int) -> nn.Module:
 
 
 def preprocessing_of(config: TimmConfig) -> Preprocessing:
-    """timm's own, for the channels the images have."""
+    """timm's own preprocessing, for the channels the images have."""
     data = timm.data.resolve_data_config(pretrained_cfg=config.timm_facts)
     mean, std = (for_channels(data[statistic], config.in_channels) for statistic in ("mean", "std"))
     return Preprocessing(data["crop_pct"], data["interpolation"], mean, std)

@@ -179,7 +179,7 @@ class TrunkModel(Backbone):
         return self.drop(self.stem(images).flatten(2).transpose(1, 2) + self.positions.for_grid(grid)), grid
 
     def drop(self, x: Tensor) -> Tensor:
-        """Dropout at the input of the trunk."""
+        """Apply dropout at the input of the trunk."""
         rate = self.config.dropout
         return functional.dropout(x, rate, self.training) if rate else x
 

@@ -89,7 +89,7 @@ class VisionTransformer(TrunkModel):
         return Features(summary, to_maps(patches, grid), tuple(maps[level] for level in wanted))
 
     def summarize(self, images: Tensor) -> Tensor:
-        """As `features`, but the last block computes the special tokens only: nothing reads its patches."""
+        """The summary tokens of `features`; the last block computes them only, because nothing reads its patches."""
         if self.tokens is None:
             return self.features(images).summary
         x, _ = self.embed(images)

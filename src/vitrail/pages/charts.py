@@ -57,7 +57,7 @@ class Band:
     colour: int = 0
 
     def points(self) -> list[tuple[float, float, float]]:
-        """Those that are finite: a place, its lower and its upper value."""
+        """The points that are finite: a place, its lower and its upper value."""
         return [point for point in zip(self.x, self.low, self.high, strict=True) if _is_finite(*point)]
 
 
@@ -173,7 +173,7 @@ def _draw_keys(keys: Sequence[Key]) -> Iterator[str]:
 
 
 def _keys_of(charts: Iterable[LineChart]) -> list[Key]:
-    """Each name once."""
+    """The lines of a legend, each name once."""
     keys: dict[str, Key] = {}
     for chart in charts:
         for curve in chart.curves:
@@ -186,7 +186,7 @@ def _keys_of(charts: Iterable[LineChart]) -> list[Key]:
 
 
 def _draw_content(chart: LineChart) -> str:
-    """All but the title and the legend; nothing where there are no points."""
+    """The chart without its title and legend; nothing where there are no points."""
     shown = [(curve, points) for curve in chart.curves if (points := curve.points())]
     if not shown:
         return ""

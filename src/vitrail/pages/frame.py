@@ -48,7 +48,7 @@ class Page:
 
 
 def render_page(page: Page) -> str:
-    """The whole file."""
+    """A whole page as HTML."""
     policy = f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n' if page.has_own_pictures else ""
     return f"""<!DOCTYPE html>
 <html lang="en">

@@ -1,4 +1,4 @@
-"""Tables of a page."""
+"""Tables of a page, as HTML."""
 
 from collections.abc import Iterable, Sequence
 

@@ -9,7 +9,7 @@ from vitrail.settings.model import ModelSettings
 from vitrail.settings.recipe import Recipe
 from vitrail.settings.text import change
 from vitrail.tasks.classify.settings import ClassifyRecipe
-from vitrail.tasks.embed.settings import EmbedRecipe, EmbedSettings
+from vitrail.tasks.embed.settings import EmbeddingTaskSettings, EmbedRecipe
 
 # What differs between ImageNet and CIFAR-100: the size of the images, views of an image, clusters of ClusterFit+.
 DATA: dict[str, dict[str, Any]] = {
@@ -148,7 +148,7 @@ def fine_tune_grafit() -> Recipe:
         batch_size=64,
         model=ModelSettings(name="deit_tiny"),
         augmentation=AugmentationSettings(scale=(0.35, 1.0), colour_jitter=0.3),
-        embedding=EmbedSettings(projector="mlp", hidden_dim=1024, target_decay=0.99),
+        embedding=EmbeddingTaskSettings(projector="mlp", hidden_dim=1024, target_decay=0.99),
         optimizer=OptimizerSettings(lr=1e-4, weight_decay=0.05, clip=1.0),
         schedule=ScheduleSettings(warmup_epochs=0.5, min_lr=1e-5),
         regularisation=RegularisationSettings(drop_path=0.0),

@@ -11,16 +11,16 @@ if TYPE_CHECKING:
 
 
 class DataSettings(Section):
-    """What it is trained on."""
+    """Data to train and evaluate on."""
 
     spec: str | None = None
-    """a folder, a manifest, or the name of a data set; usually given on the command line"""
+    """training data: a folder, a manifest, or the name of a data set; usually given on the command line"""
     val: str | None = None
-    """other data to evaluate on; null: the val split of the same"""
+    """other data to evaluate on; null: the val split of the training data"""
     level: str | None = None
-    """which labels, where there are several, such as coarse; null: the first"""
+    """level of labels to learn, such as coarse, where the data has several; null: the first"""
     val_share: float = Field(default=0.1, gt=0.0, lt=1.0)
-    """of the training images, set aside where there is no val split"""
+    """share of the training images that is set aside for val where there is no val split"""
     quarantine: str | None = None
     """a quarantine.csv of `vitrail check`: the samples in it are left out"""
     max_broken: float = Field(default=0.05, ge=0.0, le=1.0)
@@ -28,7 +28,7 @@ class DataSettings(Section):
     balanced: bool = False
     """draw every class equally often"""
     workers: NonNegativeInt | None = None
-    """processes that read and augment; null: by the number of cores"""
+    """processes that read and augment images; null: none on a CPU, else one a core, up to eight"""
 
     def open(self, *, labels: "Labels" = "required") -> "tuple[Dataset, Dataset]":
         """The training and the validation data, without the samples in quarantine."""

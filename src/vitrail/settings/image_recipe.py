@@ -9,14 +9,14 @@ from vitrail.settings.section import ImageSize
 
 
 class ImageEvaluationSettings(EvaluationSettings):
-    """How it is measured."""
+    """How the run is measured."""
 
     image_size: ImageSize | None = None
-    """of evaluation; null: that of training"""
+    """side of the evaluation images, or height and width; null: that of the training images"""
     crop_ratio: float | None = Field(default=None, gt=0.0, le=1.0)
-    """of the centre crop; null: the model's own"""
+    """side of the centre crop over the short side of the resized image; null: the model's own"""
     layers: bool = False
-    """also write down how much each residual branch adds, which `vitrail inspect` draws over the epochs"""
+    """write down how much each residual branch adds, which `vitrail inspect` draws over the epochs"""
 
 
 class ImageRecipe(Recipe):

@@ -14,34 +14,34 @@ if TYPE_CHECKING:
 
 
 class AugmentationSettings(Section):
-    """How training images are varied."""
+    """How training images are augmented."""
 
     crop: Literal["resized", "simple", "evaluation"] = "resized"
-    """resized: RandomResizedCrop; simple: DeiT III's Simple Random Crop; evaluation: the centre"""
+    """way to crop; resized: RandomResizedCrop; simple: DeiT III's Simple Random Crop; evaluation: the centre"""
     scale: tuple[float, float] = (0.08, 1.0)
-    """part of the image's area, for resized"""
+    """smallest and largest share of the image's area that a resized crop takes"""
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
-    """width over height, for resized"""
+    """smallest and largest aspect ratio, width over height, of a resized crop"""
     crop_ratio: float = Field(default=0.875, gt=0.0, le=1.0)
-    """picture over resized image, for evaluation"""
+    """side of the centre crop over the short side of the resized image"""
     interpolation: Literal["bicubic", "bilinear", "random"] = "bicubic"
-    """filter of the resizing"""
+    """interpolation filter of the resizing; random: bicubic or bilinear, by chance"""
     flip: float = Field(default=0.5, ge=0.0, le=1.0)
     """probability of mirroring left to right"""
     vertical_flip: float = Field(default=0.0, ge=0.0, le=1.0)
     """probability of mirroring upside down"""
     policy: Literal["three", "rand", "auto", "trivial"] | None = None
-    """three: 3-Augment; rand: RandAugment; auto: AutoAugment; trivial: TrivialAugment"""
+    """policy of random operations; three: 3-Augment; rand: RandAugment; auto: AutoAugment; trivial: TrivialAugment"""
     magnitude: float = Field(default=9.0, ge=0.0, le=10.0)
-    """strength of RandAugment's operations, of 10"""
+    """strength of RandAugment's operations, from 0 to 10"""
     magnitude_noise: NonNegativeFloat = 0.5
     """standard deviation of RandAugment's magnitude"""
     colour_jitter: NonNegativeFloat = 0.0
-    """strength for brightness, contrast and saturation"""
+    """strength of random changes of brightness, contrast and saturation"""
     erasing: float = Field(default=0.0, ge=0.0, le=1.0)
     """probability of random erasing"""
     repeats: PositiveInt = 1
-    """repeated augmentation: views of an image in a batch"""
+    """views of an image in a batch (repeated augmentation)"""
 
     def unused(self) -> Set[str]:
         """What other crops and policies read."""
@@ -52,7 +52,7 @@ class AugmentationSettings(Section):
     @field_validator("scale", "ratio")
     @classmethod
     def check_range(cls, bounds: tuple[float, float]) -> tuple[float, float]:
-        """Positive, the smaller one first."""
+        """Refuse a range that is not positive, or whose smaller end is not the first."""
         if not 0.0 < bounds[0] <= bounds[1]:
             raise PydanticCustomError("no_range", "give a smaller and a larger number, above 0")
         return bounds
@@ -60,7 +60,7 @@ class AugmentationSettings(Section):
     @field_validator("scale")
     @classmethod
     def check_area(cls, scale: tuple[float, float]) -> tuple[float, float]:
-        """No more than the image has."""
+        """Refuse a crop of more area than the image has."""
         if scale[1] > 1.0:
             raise PydanticCustomError("no_range", "a crop is no larger than its image: give numbers of at most 1")
         return scale
@@ -80,11 +80,11 @@ class BlendSettings(Section):
     cutmix: NonNegativeFloat = 0.0
     """alpha of CutMix; 0: no CutMix"""
     switch: float = Field(default=0.5, ge=0.0, le=1.0)
-    """how often CutMix where both are on"""
+    """probability of CutMix rather than mixup, where both are on"""
     probability: float = Field(default=1.0, ge=0.0, le=1.0)
-    """how often anything is mixed"""
+    """probability that a batch, or a pair, is mixed at all"""
     per: Literal["batch", "pair"] = "batch"
-    """one draw for all of a batch, or one for each pair"""
+    """batch: one random draw for all images of a batch; pair: one for each pair of images"""
 
     def unused(self) -> Set[str]:
         """What is read only where something is mixed, or both ways of mixing are on."""

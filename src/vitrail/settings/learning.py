@@ -1,4 +1,4 @@
-"""How the weights move: optimizer, schedule, and what keeps them from learning by heart."""
+"""How the weights are learnt: optimizer, schedule, and what keeps the model from overfitting."""
 
 from collections.abc import Collection, Set
 from typing import TYPE_CHECKING, Any, Literal
@@ -20,26 +20,26 @@ _KNOWN = {"adamw": ("betas", "eps"), "lamb": ("betas", "eps"), "sgd": ("momentum
 
 
 class OptimizerSettings(Section):
-    """How the weights move."""
+    """Optimizer that changes the weights."""
 
     name: str = "adamw"
-    """adamw, lamb, sgd, torch_muon, any of timm's (lion, adan, nadamw, muon ...), or module:function of your own"""
+    """optimizer: adamw, lamb, sgd, torch_muon, any of timm's (lion, adan, muon ...), or module:function of your own"""
     lr: PositiveFloat = 1e-3
     """the highest learning rate; for `reference_batch` images where that is given"""
     reference_batch: PositiveInt | None = None
-    """batch for which lr is meant: it grows in proportion to the batch; null: lr holds for any batch"""
+    """batch size that lr is meant for: lr grows in proportion to the batch; null: lr holds for any batch"""
     weight_decay: NonNegativeFloat = 0.05
-    """decay of matrices; norms, biases, tokens, positions and LayerScale have none"""
+    """weight decay of matrices; norms, biases, tokens, positions and LayerScale have none"""
     betas: tuple[float, ...] | None = None
     """decay rates of an Adam's averages; null: the optimizer's own, 0.9 and 0.999 for adamw and lamb"""
     eps: PositiveFloat | None = None
-    """smallest divisor of an Adam's step; null: the optimizer's own, 1e-8 for adamw and 1e-6 for lamb"""
+    """number added to the divisor of an Adam's step; null: the optimizer's own, 1e-8 for adamw and 1e-6 for lamb"""
     momentum: float | None = Field(default=None, gt=0.0, lt=1.0)
     """momentum of sgd, with Nesterov, and of its kin; null: 0.9, for torch_muon 0.95"""
     layer_decay: float = Field(default=1.0, gt=0.0, le=1.0)
-    """each layer learns at this times the rate of the one above it"""
+    """learning rate of each layer over that of the layer above it (layer-wise decay)"""
     clip: PositiveFloat | None = None
-    """largest norm of the gradient"""
+    """largest norm of the gradient; null: gradients are not clipped"""
     options: dict[str, Any] = Field(default_factory=dict)
     """further arguments of the optimizer, such as {amsgrad: true}"""
 
@@ -76,22 +76,22 @@ class OptimizerSettings(Section):
 
 
 class ScheduleSettings(Section):
-    """How the learning rate goes, and the weight decay."""
+    """How the learning rate and the weight decay change over the run."""
 
     kind: Literal["cosine", "linear", "step", "constant"] = "cosine"
     """course of the learning rate after the warmup"""
     warmup_epochs: NonNegativeFloat = 5.0
-    """epochs of linear growth; at most half of the run"""
+    """epochs in which the learning rate grows linearly; at most half of the run"""
     warmup_lr: NonNegativeFloat = 1e-6
-    """where the warmup begins"""
+    """learning rate that the warmup begins at"""
     min_lr: NonNegativeFloat = 1e-5
-    """where cosine and linear end"""
+    """learning rate that cosine and linear end at"""
     decay_epochs: PositiveFloat | None = None
-    """epochs between two decays of step; null: 30"""
+    """epochs between two decays of the kind step; null: 30"""
     decay_rate: float | None = Field(default=None, gt=0.0, le=1.0)
-    """factor of a decay of step; null: 0.1"""
+    """factor of each decay of the kind step; null: 0.1"""
     weight_decay_end: NonNegativeFloat | None = None
-    """where the weight decay goes by a cosine from optimizer.weight_decay; null: it is constant"""
+    """weight decay at the end, reached by a cosine from optimizer.weight_decay; null: it is constant"""
 
     def unused(self) -> Set[str]:
         """What other kinds of schedule read."""
@@ -128,16 +128,16 @@ _MAX_WARMUP_SHARE = 0.5  # of a run that was made shorter than its recipe
 
 
 class RegularisationSettings(Section):
-    """What keeps it from learning by heart."""
+    """What keeps the model from overfitting."""
 
     drop_path: float | None = Field(default=None, ge=0.0, lt=1.0)
-    """stochastic depth; null: the model's own"""
+    """rate of stochastic depth; null: the model's own"""
     dropout: float | None = Field(default=None, ge=0.0, lt=1.0)
-    """dropout of ViT and CaiT, on single numbers instead of whole branches; null: the model's own, which is none"""
+    """dropout rate of ViT and CaiT, on single numbers instead of whole branches; null: the model's own, none"""
     ema: float | None = Field(default=None, gt=0.0, lt=1.0)
     """decay of the moving average of the weights, which is then what is evaluated and saved"""
     early_stop: PositiveInt | None = None
-    """epochs without a better val accuracy after which to stop"""
+    """epochs without a better result on val after which the run stops"""
 
 
 def _taken_by(name: str, *, only: bool = False) -> list[str]:

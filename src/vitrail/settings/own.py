@@ -49,7 +49,7 @@ def load_own(text: str, *, what: str) -> Callable[..., Any]:
 
 @contextmanager
 def working_directory_on_path() -> Iterator[None]:
-    """Imports look into the working directory first, as in `python -m`."""
+    """Let imports look into the working directory first, as in `python -m`."""
     before = list(sys.path)
     sys.path.insert(0, os.getcwd())
     importlib.invalidate_caches()

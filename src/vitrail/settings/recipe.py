@@ -41,7 +41,7 @@ class Recipe(Section):
     epochs: PositiveFloat = 300.0
     """passes over the training samples"""
     steps: PositiveInt | None = None
-    """optimizer steps; takes the place of epochs"""
+    """number of optimizer steps, in place of epochs"""
     batch_size: PositiveInt = 1024
     """samples of one optimizer step, over all devices"""
     seed: NonNegativeInt = 0
@@ -66,5 +66,5 @@ class Recipe(Section):
 
     @property
     def num_stages(self) -> int:
-        """A recipe without stages is its own only one."""
+        """How many stages the run has; a recipe without stages is its own only one."""
         return max(1, len(self.stages))

@@ -8,40 +8,40 @@ from vitrail.settings.section import Section
 
 
 class EvaluationSettings(Section):
-    """How it is measured."""
+    """How the run is measured."""
 
     every: PositiveFloat = 1.0
     """epochs between two evaluations"""
     batch_size: PositiveInt | None = None
-    """images at a time; null: as in training"""
+    """images evaluated at a time, over all devices; null: the batch size of training, at most 64 a process"""
 
 
 class RunSettings(Section):
-    """How it is computed; none of this changes what is learnt, but for rounding."""
+    """How the run is computed; none of this changes what is learnt, but for rounding."""
 
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
-    """auto: bf16 where the device is fast at it, else fp32"""
+    """type of numbers to compute in; auto: bf16 where the device is fast at it, else fp32"""
     device: str = "auto"
-    """cpu, cuda, mps; auto: the best there is"""
+    """device to compute on: cpu, cuda or mps; auto: the best there is"""
     devices: PositiveInt = 1
-    """processes on this machine, one a GPU"""
+    """processes that train together on this machine, one a GPU"""
     nodes: PositiveInt = 1
-    """machines"""
+    """machines that train together"""
     sharding: Literal["none", "full"] = "none"
-    """none: DDP; full: FSDP2, for models that do not fit one GPU"""
+    """none: each process holds the whole model (DDP); full: a part of it, if it does not fit one GPU (FSDP2)"""
     micro_batch: PositiveInt | None = None
-    """images at a time on a device; null: found by measurement"""
+    """images that a device computes at a time; null: found by measurement"""
     checkpointing: bool = False
     """recompute activations in the backward pass: less memory, more time"""
     compile: bool = False
-    """torch.compile"""
+    """compile the model with torch.compile"""
     save_minutes: PositiveFloat = 10.0
-    """between two checkpoints, besides one at each evaluation"""
+    """minutes between two checkpoints, besides the one at each evaluation"""
     keep: PositiveInt = 2
-    """newest checkpoints kept; the best is kept beside them"""
+    """number of newest checkpoints to keep, besides the best"""
     on_nan: Literal["stop", "skip"] = "stop"
     """what to do when loss or gradients are not finite"""
     threads: PositiveInt | None = Field(default=None, le=1024)
-    """of torch on a CPU; null: torch's choice"""
+    """threads that torch uses on a CPU; null: torch's own choice"""
     trackers: tuple[Literal["tensorboard", "wandb"], ...] = ()
-    """where metrics are sent besides metrics.jsonl"""
+    """trackers that metrics are sent to, besides metrics.jsonl: tensorboard, wandb"""

@@ -26,14 +26,14 @@ class Section(BaseModel):
 
     @classmethod
     def describe_field(cls, name: str) -> str:
-        """The sentence below a field, in this class or in the one that it is of."""
+        """The sentence below a field, in this class or in the nearest parent that has one."""
         kinds = (kind for kind in cls.__mro__ if issubclass(kind, Section) and name in kind.model_fields)
         return next((str(text) for kind in kinds if (text := kind.model_fields[name].description)), "")
 
     @field_validator("*", mode="before")
     @classmethod
     def refuse_what_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
-        """pydantic would take true for 1, and infinity for a number of epochs."""
+        """Refuse true for 1 and infinity for a number of epochs, which pydantic would take."""
         assert info.field_name is not None
         field = cls.model_fields[info.field_name]
         if isinstance(field.default, Section):  # it looks at its own

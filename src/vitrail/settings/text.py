@@ -182,7 +182,7 @@ def _parse_text(key: str, text: str) -> str | None:
 
 
 def parse(text: str, *, label: str) -> Any:
-    """YAML, without code."""
+    """Read YAML, without running code."""
     try:
         return yaml.load(text, Loader=_Loader)
     except yaml.YAMLError as error:

@@ -80,7 +80,7 @@ def settle(folder: Path) -> None:
 
 
 def _take_places(decided: Path, folder: Path) -> None:
-    """Another process may do the same at the same time: what it has moved is not found here."""
+    """Remove what leaves, and move the draft's files to their places; another process may do the same meanwhile."""
     leaving = decided / _LEAVING
     with contextlib.suppress(FileNotFoundError):
         for name in json.loads(leaving.read_text(encoding="utf-8")):

@@ -19,7 +19,7 @@ Remembered = dict[str, tuple[tuple[Any, ...], bytes]]
 
 
 def write_tensors(tensors: dict[str, Tensor], path: Path, *, metadata: Mapping[str, str] | None = None) -> None:
-    """A safetensors file with the rights that the umask gives; safetensors itself lets nobody else read it.
+    """Write a safetensors file with the rights that the umask gives; safetensors itself lets nobody else read it.
 
     What the disk refuses is an OSError, as everywhere else.
     """

@@ -9,17 +9,17 @@ from torch import Tensor
 from vitrail.layers.grid import MODES, Grid
 from vitrail.models.contract import HEAD, TRUNK, Model
 from vitrail.models.resizing import count_patches, resize_state
-from vitrail.weights.files import Source, Weights, read_weights
 from vitrail.weights.misfit import Misfit, find_hints
-from vitrail.weights.names import TIMM, VITRAIL, recognize_dialect, recognize_family
+from vitrail.weights.parameter_names import TIMM, VITRAIL, recognize_dialect, recognize_family
 from vitrail.weights.translate import Translation, square_side, translate_to_ours
+from vitrail.weights.weight_files import Weights, WeightSource, read_weights
 
 OPTIONAL = "num_batches_tracked"  # older files have none; it starts anew
 
 
 def load_weights(
     model: Model,
-    source: Source,
+    source: WeightSource,
     *,
     reset_head: bool = False,
     interpolation: str = "bicubic",

@@ -50,7 +50,7 @@ def list_names(names: Iterable[tuple[str, str]]) -> str:
 
 
 def write_numbers(numbers: Sequence[int]) -> str:
-    """0, 1, 2, 5 -> "0-2,5"."""
+    """Numbers as ranges: 0, 1, 2, 5 -> "0-2,5"."""
     runs: list[list[int]] = []
     for number in sorted(set(numbers)):
         if runs and number == runs[-1][-1] + 1:
@@ -68,7 +68,7 @@ def find_hints(
 
 
 def head_hints(ours: Mapping[str, Tensor], wanted: Mapping[str, Tensor], head: tuple[str, ...]) -> list[str]:
-    """Another number of classes, or another kind of head."""
+    """Hints about another number of classes, or another kind of head."""
     shapes = [{name: value.shape for name, value in state.items() if name.startswith(head)} for state in (ours, wanted)]
     for name, shape in shapes[0].items():
         if len(shape) == 2 and name in shapes[1] and shape[0] != shapes[1][name][0]:
@@ -81,7 +81,7 @@ def head_hints(ours: Mapping[str, Tensor], wanted: Mapping[str, Tensor], head: t
 
 
 def size_hints(ours: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> list[str]:
-    """Settings that can be read from the shape of one tensor, and the number of blocks."""
+    """Hints about settings that can be read from the shape of one tensor, and about the number of blocks."""
     pairs = {
         setting: [state[name].shape[dimension] for state in (ours, wanted) if has_dimension(state, name, dimension)]
         for setting, name, dimension in SIZES
@@ -104,7 +104,7 @@ def has_dimension(state: Mapping[str, Tensor], name: str, dimension: int) -> boo
 
 
 def trait_hints(ours: Mapping[str, Tensor], wanted: Mapping[str, Tensor], model: Model) -> list[str]:
-    """Parts that only the weights or only the model has."""
+    """Hints about parts that only the weights or only the model has."""
     hints = []
     for trait in TRAITS:
         has, wants = trait.is_present(ours), trait.is_present(wanted)
@@ -116,13 +116,13 @@ def trait_hints(ours: Mapping[str, Tensor], wanted: Mapping[str, Tensor], model:
 
 
 def count_tokens(state: Mapping[str, Tensor]) -> int:
-    """Special tokens; those of one class each do not count."""
+    """The number of special tokens; those of one class each do not count."""
     tokens = state.get("tokens", state.get("class_stage.tokens"))
     return 0 if "head.weight" in state or tokens is None or tokens.ndim != 3 else tokens.shape[1]
 
 
 def has_name(pattern: str) -> Callable[[Mapping[str, Tensor]], bool]:
-    """Whether a name matches."""
+    """A test of a state dict: whether one of its names matches the pattern."""
     return lambda state: any(re.fullmatch(pattern, name) for name in state)
 
 

@@ -19,10 +19,10 @@ from vitrail.models.contract import Model
 from vitrail.models.resizing import grid_tensors
 from vitrail.storage import is_partial, read_json, replacing_files, settle, write_json
 from vitrail.storage.tensors import Remembered, as_bytes, hash_tensors, write_tensors
-from vitrail.weights.files import Source, read_file, read_weights
 from vitrail.weights.load import dialect_of, split_trunk
 from vitrail.weights.save import VERSION_KEY, build, check_description, check_saveable, describe
 from vitrail.weights.translate import translate_to_ours
+from vitrail.weights.weight_files import WeightSource, read_file, read_weights
 
 TENSORS_FILE, PACK_FILE = "pack.safetensors", "pack.json"
 FORMAT = 1
@@ -89,7 +89,7 @@ def write_pack(
     return pack
 
 
-def unpack(trunk: Model | Source, folder: Path) -> Model:
+def unpack(trunk: Model | WeightSource, folder: Path) -> Model:
     """The model of a pack, in eval mode, on a loaded trunk or one that is read; the wrong trunk is an error.
 
     What is the trunk's is not copied: the model reads the memory of the trunk, on whose device it is, and its
@@ -153,7 +153,7 @@ def as_json(pack: Pack) -> dict[str, Any]:
     }
 
 
-def tensors_of_trunk(trunk: Model | Source, *, model: Model) -> dict[str, Tensor]:
+def tensors_of_trunk(trunk: Model | WeightSource, *, model: Model) -> dict[str, Tensor]:
     """A trunk's tensors under the names of `model`: those of a loaded one, or as they lie in a file.
 
     They keep their own shapes: nothing is resized, so that what is shared does not depend on how. Of an embedding model
@@ -170,7 +170,7 @@ def tensors_of_trunk(trunk: Model | Source, *, model: Model) -> dict[str, Tensor
 
 
 def check_trunk(
-    pack: Pack, tensors: Mapping[str, Tensor], *, trunk: Model | Source, wanted: Mapping[str, Tensor], label: str
+    pack: Pack, tensors: Mapping[str, Tensor], *, trunk: Model | WeightSource, wanted: Mapping[str, Tensor], label: str
 ) -> None:
     """Refuse a trunk that is not the pack's."""
     missing = [name for name in pack.shared if name not in tensors]
@@ -210,7 +210,7 @@ def is_same(one: Tensor, other: Tensor) -> bool:
 
 
 def check_replaceable(folder: Path) -> None:
-    """Only nothing, an empty folder or a pack gives way to a pack."""
+    """Refuse to overwrite what is neither nothing, an empty folder nor a pack."""
     if not folder.exists() or (folder / PACK_FILE).is_file():
         return
     if not folder.is_dir() or not all(map(is_partial, folder.iterdir())):

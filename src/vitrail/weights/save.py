@@ -17,9 +17,9 @@ from vitrail.models.contract import Model, Preprocessing
 from vitrail.models.timm_backbone import TimmBackbone
 from vitrail.storage import read_json, replacing_files, settle, write_json
 from vitrail.storage.tensors import write_tensors
-from vitrail.weights.files import GRID_KEY, format_grid, locate, read_file
 from vitrail.weights.hub import HUB_PREFIX, HubAddress, fetch
 from vitrail.weights.load import fit_weights, install
+from vitrail.weights.weight_files import GRID_KEY, format_grid, locate, read_file
 
 WEIGHTS_FILE, CONFIG_FILE = "model.safetensors", "config.json"
 VERSION_KEY = "vitrail"
@@ -65,7 +65,7 @@ def describe(model: Model) -> dict[str, Any]:
 
 
 def check_saveable(model: Model) -> None:
-    """A model of ours must still have the parameters that its config asks for."""
+    """Refuse a model of ours that no longer has the parameters that its config asks for."""
     if model.trunk is not model:
         check_saveable(model.trunk)
         return
@@ -150,7 +150,7 @@ def build(description: dict[str, Any], *, label: str, file: str = CONFIG_FILE) -
 
 
 def build_family(family: str, *, name: str, settings: dict[str, Any]) -> Model:
-    """A classifier, or the trunk of an embedding."""
+    """Build a classifier, or the trunk of an embedding."""
     if family == TimmBackbone.family:
         return build_timm_model(str(settings.pop("timm_name", "")), **settings)
     if family == OWN:
@@ -161,7 +161,7 @@ def build_family(family: str, *, name: str, settings: dict[str, Any]) -> Model:
 
 
 def build_embedding(name: str, settings: dict[str, Any]) -> EmbeddingModel:
-    """An embedding model from the parts of its config."""
+    """Build an embedding model from the parts of its config."""
     if set(settings) != {"trunk_family", "trunk_name", "trunk", "head"}:
         raise ValueError("settings of an embedding must be trunk_family, trunk_name, trunk and head")
     if not all(isinstance(settings[part], dict) for part in ("trunk", "head")):

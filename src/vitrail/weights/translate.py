@@ -10,7 +10,7 @@ from torch import Tensor
 
 from vitrail.models.contract import Model
 from vitrail.models.vit import ViTConfig
-from vitrail.weights.names import RULES, TIMM, VITRAIL, Rule, find_rule
+from vitrail.weights.parameter_names import RULES, TIMM, VITRAIL, Rule, find_rule
 
 PER_CLASS_HEAD = re.compile(r"head\.(?P<index>\d+)\.(?P<part>weight|bias)")
 
@@ -90,7 +90,7 @@ def translate_to_timm(model: Model) -> dict[str, Tensor]:
 
 
 def without_ones(value: Tensor, rule: Rule) -> Tensor:
-    """Without the dimensions of size one that only their tensor has; a tensor that has none is left as it is."""
+    """The tensor without the dimensions of size one that only their tensor has."""
     before, after = rule.ones
     shape = tuple(value.shape)
     kept = shape[before : len(shape) - after]
@@ -98,7 +98,7 @@ def without_ones(value: Tensor, rule: Rule) -> Tensor:
 
 
 def take_positions(state: dict[str, Tensor], result: Translation, model: Model, grid: tuple[int, int] | None) -> None:
-    """`pos_embed` holds the patches' positions, in DeiT after those of the special tokens."""
+    """Take the positions from `pos_embed`: the patches', in DeiT after those of the special tokens."""
     if "pos_embed" not in state:
         return
     positions = state.pop("pos_embed")
@@ -137,7 +137,7 @@ def square_side(count: int) -> int | None:
 
 
 def take_tokens(state: dict[str, Tensor], result: Translation, model: Model) -> None:
-    """The class token, then the distillation token."""
+    """Take the special tokens: the class token, then the distillation token."""
     names = [name for name in ("cls_token", "dist_token") if has_tokens(state, name, like="cls_token")]
     if names:
         result.add(tokens_name(model), torch.cat([state.pop(name) for name in names], dim=1), origin=names[0])
@@ -151,7 +151,7 @@ def has_tokens(state: Mapping[str, Tensor], name: str, *, like: str | None = Non
 
 
 def take_per_class_head(state: dict[str, Tensor], result: Translation) -> None:
-    """One linear layer of one output per class there, one matrix here."""
+    """Take the head per class: one linear layer of one output a class there, one matrix here."""
     found: dict[str, dict[int, str]] = {"weight": {}, "bias": {}}
     for name in state:
         match = PER_CLASS_HEAD.fullmatch(name)

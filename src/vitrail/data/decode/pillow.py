@@ -65,7 +65,7 @@ _STRICT_PILLOW = _StrictPillow()
 
 @contextmanager
 def pillow_at_work(data: bytes, *, max_pixels: int = MAX_PIXELS) -> Iterator[None]:
-    """Strict and silent, and whatever goes wrong inside is a `BrokenImageError`."""
+    """Let Pillow work strictly and silently; whatever goes wrong inside is a `BrokenImageError`."""
     try:
         with _STRICT_PILLOW:
             yield
@@ -92,7 +92,7 @@ def _find_formats() -> tuple[str, ...]:
 
 
 def open_with_pillow(data: bytes) -> Image.Image:
-    """Of the formats that are taken."""
+    """Open an image of one of the formats that are taken."""
     return Image.open(BytesIO(data), formats=_find_formats())
 
 
@@ -114,7 +114,7 @@ def open_other(data: bytes, *, max_pixels: int) -> OpenedImage:
 
 
 def decode_with_pillow(data: bytes, orientation: int, shrink: int) -> Tensor:
-    """[height, width, 3], turned as the orientation says; in full, whatever the shrink."""
+    """Pixels [height, width, 3], turned as the orientation says; in full, whatever the shrink."""
     with pillow_at_work(data):
         image = open_with_pillow(data)
         if image.format == "JPEG2000" and _JPEG2000_END not in data:  # its decoder paints what is missing
@@ -124,7 +124,7 @@ def decode_with_pillow(data: bytes, orientation: int, shrink: int) -> Tensor:
 
 
 def to_tensor(image: Image.Image) -> Tensor:
-    """[height, width, 3]: RGB on white, of any mode."""
+    """Pixels [height, width, 3]: RGB on white, from an image of any mode."""
     is_16_bit = image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM"))
     if is_16_bit:  # the upper byte, as Pillow takes it of 16-bit colours
         image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))

@@ -15,7 +15,7 @@ _PLAIN_MODES = {(8, 0, 0, 0, 0): "L", (8, 2, 0, 0, 0): "RGB"}  # bits, kind of c
 
 
 def open_png(data: bytes, *, max_pixels: int) -> OpenedImage:
-    """The header of eight bits of grey or colour with nothing to them is read here, which is faster than Pillow."""
+    """Open a PNG; a plain header of eight bits of grey or colour is read here, which is faster than Pillow."""
     parts, is_animated = _find_parts(data)
     pixels_alone = b"".join([PNG_START, *(part for _, part in parts)])
     first, header = parts[0]

@@ -60,7 +60,7 @@ def _check_balance(dataset: Dataset, *, is_missing_noted: bool) -> Iterator[Find
 
 
 def _note_missing_splits(datasets: Sequence[Dataset]) -> list[Note]:
-    """A training run needs two splits; sources make a val of train where they can."""
+    """Note a split that a training run needs and the data lacks; sources make a val of train where they can."""
     present = " and ".join(dataset.split for dataset in datasets) or "none"
     return [
         Note("split missing", split, f"not there; the splits are: {present}", is_serious=True)
@@ -83,7 +83,7 @@ def _note_single_class(datasets: Sequence[Dataset]) -> list[Note]:
 
 
 def _note_hidden_folders(datasets: Sequence[Dataset]) -> list[Note]:
-    """Hidden folders beside the images, and beside the folders that lead to them."""
+    """Note hidden folders beside the images, and beside the folders that lead to them."""
     folders: set[Path] = set()
     for dataset in datasets:
         files = find_files(dataset)

@@ -12,7 +12,7 @@ from torch.utils.data import Dataset as TorchDataset
 
 from vitrail.data.contract import Dataset
 from vitrail.data.decode import BrokenImageError, ImageTooLargeError, open_image
-from vitrail.data.doctor import fingerprints
+from vitrail.data.doctor import image_fingerprints
 from vitrail.data.loader import keep_whole, use_one_thread
 
 # What is kept of each sample: less than a kilobyte, so a million fit into memory.
@@ -28,7 +28,7 @@ RECORD = np.dtype(
         ("is_blank", np.bool_),  # of a single colour
         ("digest", np.uint64),
         ("look", np.uint64),
-        ("thumbnail", np.uint8, (fingerprints.THUMBNAIL, fingerprints.THUMBNAIL, 3)),
+        ("thumbnail", np.uint8, (image_fingerprints.THUMBNAIL, image_fingerprints.THUMBNAIL, 3)),
     ]
 )
 _CHUNK = 32  # samples that a worker takes at once
@@ -85,7 +85,7 @@ def examine_splits(
 
 
 class _Chunk(NamedTuple):
-    """What a worker sends."""
+    """A chunk of records that a worker has measured and sends."""
 
     place: int  # of the data set
     start: int
@@ -109,7 +109,7 @@ def _examine_chunks(datasets: Sequence[Dataset], *, num_workers: int) -> Iterato
 
 
 def _start_worker(worker: int) -> None:
-    """Decoders print on stderr what they dislike about a file: what matters of it is among the findings."""
+    """Silence stderr, where decoders print what they dislike about a file: what matters is among the findings."""
     use_one_thread(worker)
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
@@ -154,14 +154,14 @@ def _measure(dataset: Dataset, index: int, *, record: np.void) -> Failure | None
         return Failure("decompression bomb" if is_bomb else "broken file", str(error))
     except Exception as error:
         return Failure("broken file", f"cannot be decoded: {_describe(error)}")
-    small = fingerprints.shrink(pixels)
+    small = image_fingerprints.shrink(pixels)
     record["height"], record["width"] = image.height, image.width
     record["format"], record["mode"] = image.format.encode(), _mode_of(image.mode, data).encode()
     record["is_animated"], record["is_turned"] = image.is_animated, image.orientation != 1
     record["is_blank"] = _is_blank(small) and _is_blank(pixels)
-    record["digest"] = fingerprints.digest_pixels(pixels)
-    record["look"] = fingerprints.describe_look(small)
-    record["thumbnail"] = fingerprints.thumbnail_of(small)
+    record["digest"] = image_fingerprints.digest_pixels(pixels)
+    record["look"] = image_fingerprints.describe_look(small)
+    record["thumbnail"] = image_fingerprints.thumbnail_of(small)
     record["is_whole"] = True
     return None
 

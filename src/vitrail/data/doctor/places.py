@@ -32,7 +32,7 @@ def label_of(dataset: Dataset, index: int) -> str:
 
 
 def place_of(examined: ExaminedSplit, index: int) -> Place:
-    """The sample with all that is shown of it."""
+    """A sample's place with all that is shown of it."""
     record = examined.records[index]
     return Place(
         path=path_of(examined.dataset, index),

@@ -124,7 +124,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def _is_file(entry: os.DirEntry[str]) -> bool:
-    """Whether it is a plain file or leads to one: a pipe would be waited for without end.
+    """Whether an entry is a plain file or leads to one: a pipe would be waited for without end.
 
     A link that leads nowhere counts too: that the image can't be read is then found and said.
     """
@@ -263,7 +263,7 @@ def _assemble(
 def _note_empty(
     found: Mapping[str, Mapping[str, _Class]], classes: list[str], *, prefixes: Mapping[str, str]
 ) -> list[Note]:
-    """Folders without images. Copying often loses empty folders, so one must never count as a class."""
+    """Note folders without images. Copying often loses empty folders, so one must never count as a class."""
     known = set(classes)
     return [
         Note(
@@ -300,6 +300,6 @@ def _note_stray_folder(folder: str) -> Note:
 
 
 def _note_split_like(folders: list[str]) -> list[Note]:
-    """A class may well be called "train", but hardly another "test"."""
+    """Note class folders that are called as splits are: one may be a class "train", but hardly with a "test"."""
     detail = "named like a split, but counted as a class: for splits, put class folders into train and val"
     return [Note("class named like a split", folder, detail, is_serious=len(folders) > 1) for folder in folders]

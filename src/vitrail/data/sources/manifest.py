@@ -13,7 +13,7 @@ import numpy as np
 from vitrail.data.contract import Dataset, Level, Note, Source
 from vitrail.data.sources.class_names import note_classes, ordered
 from vitrail.data.sources.official import first_line
-from vitrail.data.sources.tables import Table, read_csv, read_parquet
+from vitrail.data.sources.text_tables import TextTable, read_csv, read_parquet
 from vitrail.data.splits import canonical, complete, in_order
 from vitrail.data.stored import FileDataset, OpenedSource
 
@@ -132,7 +132,7 @@ class TableImages(Dataset):
 
 @dataclass(frozen=True)
 class _Columns:
-    """Which column means what."""
+    """The columns of a manifest by what they mean."""
 
     path: str | None  # None: the table holds the images
     label: str | None  # None: there are no labels
@@ -140,7 +140,7 @@ class _Columns:
     levels: tuple[str, ...]
 
 
-def _choose_columns(path: Path, table: Table, levels: Sequence[str] | None, *, needs_labels: bool) -> _Columns:
+def _choose_columns(path: Path, table: TextTable, levels: Sequence[str] | None, *, needs_labels: bool) -> _Columns:
     path_column = _find(table, PATH_NAMES) if table.images is None else None
     label_column = _find(table, LABEL_NAMES)
     split_column = _find(table, SPLIT_NAMES)
@@ -165,13 +165,13 @@ def _choose_columns(path: Path, table: Table, levels: Sequence[str] | None, *, n
     return _Columns(path_column, label_column, split_column, tuple(levels))
 
 
-def _find(table: Table, names: Sequence[str]) -> str | None:
+def _find(table: TextTable, names: Sequence[str]) -> str | None:
     """The column of the first of those names that there is; capitals do not matter."""
     columns = {column.lower(): column for column in table.columns}
     return next((columns[name] for name in names if name in columns), None)
 
 
-def _absent(path: Path, table: Table, names: Sequence[str]) -> str:
+def _absent(path: Path, table: TextTable, names: Sequence[str]) -> str:
     for column, kind in table.unread.items():
         if column.lower() in names:
             return f"{path}: the column {column!r} holds {kind}, where text or integers are needed"
@@ -195,7 +195,7 @@ def _is_fraction(text: str) -> bool:
     return not text.lstrip("+-").isdigit()
 
 
-def _code(table: Table, column: str) -> Level:
+def _code(table: TextTable, column: str) -> Level:
     """A column of class names as class indices."""
     values = table.columns[column]
     classes = table.classes.get(column) or ordered(values)
@@ -211,7 +211,7 @@ def _with_slashes(paths: list[str]) -> list[str]:
 
 
 def _refuse_nul(manifest: Path, paths: list[str], places: Sequence[str]) -> None:
-    """No file can have such a name; mostly the manifest was damaged."""
+    """Refuse a path with a NUL, which no file can have; mostly the manifest was damaged."""
     for path, place in zip(paths, places, strict=True):
         if "\0" in path:
             raise ValueError(f"{manifest}, {place}: the path {path!r} has a NUL byte in it, as no file's name has")
@@ -237,7 +237,7 @@ def _look_for_some(manifest: Path, paths: list[str]) -> None:
 
 
 def _note_names(columns: _Columns) -> list[Note]:
-    """Which columns were taken for the two that must be there."""
+    """Note which columns were taken for the two that must be there."""
     return [
         Note("column name", column, f"taken as the column {meaning!r}, which is not there", is_serious=False)
         for column, meaning in ((columns.path, "path"), (columns.label, "label"))

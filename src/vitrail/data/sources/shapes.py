@@ -67,7 +67,7 @@ class DrawnObject:
 
     @property
     def shape(self) -> int:
-        """The coarse class."""
+        """The object's coarse class."""
         return self.label // len(TEXTURES)
 
 

@@ -21,7 +21,7 @@ _FROZEN = "CaiT section 4.1.2"
 
 
 def _at_384(*accuracies: tuple[float, float]) -> tuple[Result, ...]:
-    """Table 5: all weights, attention only, feed-forward only, first with AdamW, then with SGD."""
+    """A row of table 5: all weights, attention only, feed-forward only, first with AdamW, then with SGD."""
     settings = [f"{part}, {optimizer}" for optimizer in ("AdamW", "SGD") for part in ("all", "attention", "ffn")]
     return tuple(
         Result(384, f"{_LONG}, fine-tuned at 384 ({setting})", top1, None, v2, _T5)

@@ -13,12 +13,12 @@ OwnName = Annotated[str, Field(pattern=OWN_PATTERN)]
 
 
 class ObjectiveSettings(Section):
-    """What is minimised."""
+    """Loss on the labels."""
 
     loss: Literal["cross_entropy", "bce"] | OwnName = "cross_entropy"
-    """cross_entropy; bce, where every class mixed in counts in full; or module:function of your own"""
+    """loss function: cross_entropy; bce, where every class mixed in counts in full; or module:function of your own"""
     smoothing: float = Field(default=0.0, ge=0.0, lt=1.0)
-    """label smoothing"""
+    """share of each target that label smoothing spreads over all classes"""
     class_weights: bool = False
     """weigh rare classes up in the loss"""
 

@@ -10,10 +10,10 @@ from vitrail.tasks.classify.settings import ClassifyRecipe
 
 
 class ClustersSettings(Section):
-    """Which clusters take the place of labels."""
+    """Clusters that take the place of labels."""
 
     number: int = Field(default=1500, ge=2)
-    """clusters to be found by k-means"""
+    """number of clusters that k-means makes"""
     of: str | None = None
     """run or saved model whose features are clustered"""
 
@@ -21,7 +21,7 @@ class ClustersSettings(Section):
 class ClusterFitRecipe(ClassifyRecipe):
     """A recipe that trains a classifier on clusters of another model's features."""
 
-    # With the names that settings had before.
+    # Names that settings had before are understood too.
     short_keys: ClassVar[Mapping[str, str]] = {
         **ClassifyRecipe.short_keys,
         "data.clusters": "clusters.number",

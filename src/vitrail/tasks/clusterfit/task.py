@@ -17,7 +17,7 @@ class ClusterFit(Classify):
 
     @property
     def num_passes(self) -> int:
-        """All images are embedded before the first step."""
+        """How many images are embedded before the first step: those of both splits."""
         return self.data.num_train + self.data.num_val
 
     def open(self) -> LabelledData:

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from vitrail.data.checks import as_pair
 from vitrail.models.contract import IMAGENET_MEAN, IMAGENET_STD
+from vitrail.settings.section import ImageSize
 from vitrail.storage import hash_file
-from vitrail.tasks.distill.teacher_sources import ImageSize, TeacherSource, hash_parts
+from vitrail.tasks.distill.teacher_sources import TeacherSource, hash_parts
 
 _TYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
 

@@ -10,26 +10,26 @@ from vitrail.tasks.classify.settings import ClassifyRecipe
 
 
 class TeacherSettings(Section):
-    """Who it learns from besides the labels."""
+    """Teacher to learn from, besides the labels."""
 
     model: str | None = None
-    """a run, a saved model, timm/NAME, timm/NAME@WEIGHTS, FILE.onnx or module:function; several with commas"""
+    """teacher: a run, a saved model, timm/NAME, timm/NAME@WEIGHTS, FILE.onnx or module:function; several with commas"""
     kind: Literal["soft", "hard", "token"] = "hard"
     """soft: the teacher's probabilities; hard: its answer; token: its answer, by a distillation token and head"""
     weight: float | None = Field(default=None, ge=0.0, le=1.0)
-    """of the teacher's part of the loss; null: 0.1 for soft, 0.5 for hard and token"""
+    """weight of the teacher's part of the loss; null: 0.1 for soft, 0.5 for hard and token"""
     temperature: PositiveFloat = 3.0
     """temperature of soft distillation"""
     image_size: ImageSize | None = None
-    """the teacher sees images of this size; null: of its own"""
+    """size of the images that the teacher sees; null: its own"""
     classes: str | None = None
     """a JSON file {class: the teacher's class}, for a teacher of other classes"""
     cache: str | None = Field(default=None, pattern=r"^views:[1-9]\d*$")
     """views:8 keeps the teacher's answers to eight fixed views of each image; null: asked at every step"""
     cache_folder: str | None = None
-    """where answers are kept; null: ~/.cache/vitrail"""
+    """folder that the teacher's answers are kept in; null: ~/.cache/vitrail"""
     cache_top: PositiveInt = 10
-    """classes an answer keeps; the others share what is left"""
+    """number of classes to keep of each answer, the most probable ones; the others share what is left"""
 
     def unused(self) -> Set[str]:
         """What is read only by soft distillation, or where answers are kept."""

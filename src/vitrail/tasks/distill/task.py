@@ -35,7 +35,7 @@ class Distill(Classify):
 
     @property
     def fixed_views(self) -> int | None:
-        """Where answers are kept, an image has as many views as there are answers to it."""
+        """The number of views of an image where answers are kept: as many as there are answers to it."""
         return self.recipe.teacher.num_views
 
     def open(self) -> LabelledData:
@@ -98,7 +98,7 @@ class Distill(Classify):
         return self.student
 
     def prepare(self, batch: ImageBatch, at: StepContext) -> ImageBatch:
-        """Answers are to images that are not mixed yet; they are mixed as the labels are."""
+        """The batch with the teacher's answers to images that are not mixed yet; answers are mixed as labels are."""
         if self.recipe.teacher.num_views is None:
             return super().prepare(batch, at)
         pixels = batch.images.to(self.site.device, non_blocking=True)

@@ -11,7 +11,7 @@ from vitrail.storage import read_json_object
 
 # For each class of the student the teacher's classes that stand for it; None: the same ones in the same order.
 Groups = tuple[tuple[int, ...], ...] | None
-Mapping = dict[str, list[Any]]  # for each class of the student, names or indices of the teacher's
+ClassMapping = dict[str, list[Any]]  # for each class of the student, names or indices of the teacher's
 
 
 def match_classes(
@@ -20,7 +20,7 @@ def match_classes(
     teacher: str,
     num_known: int,
     known: Sequence[str] | None,
-    mapping: Mapping | None = None,
+    mapping: ClassMapping | None = None,
 ) -> Groups:
     """For each of the student's `classes` the classes of `teacher`, of which it has `num_known`, called `known`.
 
@@ -60,7 +60,7 @@ def select(logits: Tensor, groups: Groups) -> Tensor:
     return gathered.masked_fill(places < 0, -torch.inf).logsumexp(dim=-1)
 
 
-def read_mapping(file: str, classes: Sequence[str]) -> Mapping:
+def read_mapping(file: str, classes: Sequence[str]) -> ClassMapping:
     """The content of a JSON file {class of the student: name or index of the teacher's, or a list of them}."""
     remedy = "teacher.classes names a file {class of the student: name or index of the teacher's}"
     content = read_json_object(Path(file).expanduser(), remedy=remedy)
@@ -81,7 +81,7 @@ def read_mapping(file: str, classes: Sequence[str]) -> Mapping:
 
 
 def _find_all(
-    mapping: Mapping, classes: Sequence[str], *, teacher: str, num_known: int, known: Sequence[str] | None
+    mapping: ClassMapping, classes: Sequence[str], *, teacher: str, num_known: int, known: Sequence[str] | None
 ) -> Groups:
     """The classes that a mapping means, each once."""
     groups = []

@@ -14,12 +14,11 @@ from vitrail.models.contract import Model
 from vitrail.models.timm_backbone import make_backbone
 from vitrail.models.timm_config import TimmConfig
 from vitrail.settings.own import load_own, working_directory_on_path
+from vitrail.settings.section import ImageSize
 from vitrail.storage import describe_settings, hash_file, hash_text
 from vitrail.storage.tensors import hash_tensors
 from vitrail.weights import load_weights
-from vitrail.weights.files import read_weights
-
-ImageSize = int | tuple[int, int]
+from vitrail.weights.weight_files import read_weights
 
 
 @dataclass(frozen=True, eq=False)

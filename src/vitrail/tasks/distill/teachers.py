@@ -12,10 +12,10 @@ from torch.nn import functional
 from vitrail.evaluation.predict import choose_precision
 from vitrail.models.catalog import TIMM_PREFIX
 from vitrail.settings.own import is_own
+from vitrail.settings.section import ImageSize
 from vitrail.tasks.distill.onnx_teacher import open_onnx
-from vitrail.tasks.distill.teacher_classes import Groups, Mapping, match_classes, read_mapping, select
+from vitrail.tasks.distill.teacher_classes import ClassMapping, Groups, match_classes, read_mapping, select
 from vitrail.tasks.distill.teacher_sources import (
-    ImageSize,
     TeacherSource,
     hash_parts,
     open_function,
@@ -39,14 +39,14 @@ class Teacher(ABC):
 
     @abstractmethod
     def __call__(self, pixels: Tensor) -> Tensor:
-        """The logits."""
+        """The teacher's logits [batch, classes] for images."""
 
 
 class SingleTeacher(Teacher):
     """One classifier: images are resized and normalised to its liking, its classes made the student's."""
 
     def __init__(
-        self, source: TeacherSource, *, classes: Sequence[str], mapping: Mapping | None, device: torch.device
+        self, source: TeacherSource, *, classes: Sequence[str], mapping: ClassMapping | None, device: torch.device
     ) -> None:
         self.source, self.name = source, source.name
         self.classes, self.mapping = tuple(classes), mapping
@@ -97,7 +97,7 @@ class SingleTeacher(Teacher):
 
 
 class MeanTeacher(Teacher):
-    """Several at once: the logarithm of the mean of their probabilities."""
+    """Several teachers at once: the logarithm of the mean of their probabilities."""
 
     def __init__(self, teachers: Sequence[Teacher]) -> None:
         self.teachers = tuple(teachers)

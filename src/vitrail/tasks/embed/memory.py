@@ -57,7 +57,7 @@ class Neighbourhood(NamedTuple):
     mean: Tensor  # [queries, dim]: the vectors' mean with those weights; 0 where the set is empty
 
     def joined(self, other: "Neighbourhood") -> "Neighbourhood":
-        """That of both sets together."""
+        """The neighbourhood of both sets together."""
         log_sum = torch.logaddexp(self.log_sum, other.log_sum)
         return Neighbourhood(log_sum, self.share_of(log_sum) * self.mean + other.share_of(log_sum) * other.mean)
 
@@ -118,7 +118,7 @@ class Memory:
 
     @property
     def dim(self) -> int:
-        """Length of an embedding."""
+        """The embedding dimension."""
         return self.vectors.shape[1]
 
     def loss(self, embeddings: Tensor, *, labels: Tensor, indices: Tensor, temperature: float = 0.05) -> Tensor:
@@ -137,7 +137,7 @@ class Memory:
 
     @torch.no_grad()
     def neighbourhoods(self, queries: Queries, *, temperature: float) -> tuple[Neighbourhood, Neighbourhood]:
-        """Of each query: all of this process's samples but itself, and those of them that have its label."""
+        """The neighbourhoods of each query: this process's samples but itself, and those of them with its label."""
         empty = Neighbourhood(torch.full_like(queries.vectors[:, 0], -torch.inf), torch.zeros_like(queries.vectors))
         of_all, of_same = empty, empty
         for first in range(0, len(self.vectors), self.chunk_size):
@@ -153,7 +153,7 @@ class Memory:
         return of_all, of_same
 
     def joined(self, part: Neighbourhood) -> Neighbourhood:
-        """From this process's part of every neighbourhood to the whole."""
+        """The whole of every neighbourhood, from this process's part of it."""
         if self.processes.num_ranks == 1:
             return part
         log_sums = part.log_sum.new_zeros(self.processes.num_ranks, len(part.log_sum))
@@ -177,7 +177,7 @@ class Memory:
         self.vectors[places] = values
 
     def _collect(self, embeddings: Tensor, indices: Tensor) -> tuple[Tensor, Tensor]:
-        """Of the embeddings of every process those that this one keeps, at length 1, with their rows."""
+        """The embeddings, of every process, that this one keeps, at length 1, with their rows."""
         self._check(embeddings, indices)
         indices, _ = self.processes.gather(indices.to(self.vectors.device))
         values, _ = self.processes.gather(functional.normalize(embeddings.to(self.vectors), dim=1))

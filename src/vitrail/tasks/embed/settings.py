@@ -10,17 +10,17 @@ from vitrail.settings.section import Section
 from vitrail.tasks.classify.settings import ObjectiveSettings
 
 
-class EmbedSettings(Section):
-    """What is learnt in the place of a classifier: an embedding to search by (Grafit and its kin)."""
+class EmbeddingTaskSettings(Section):
+    """Embedding to search by, which is learnt in the place of a classifier (Grafit and its kin)."""
 
     projector: Literal["none", "linear", "mlp"] = "mlp"
-    """layers between trunk and embedding"""
+    """layers between trunk and embedding: none, a linear layer, or an mlp of two"""
     dim: PositiveInt = 256
-    """numbers of a projection"""
+    """embedding dimension, behind the projector"""
     hidden_dim: PositiveInt = 4096
-    """width inside mlp, and inside the predictor of the instance loss"""
+    """width of the hidden layer of the mlp projector, and of the predictor of the instance loss"""
     retrieve: Literal["projection", "trunk"] = "projection"
-    """what an image is found by"""
+    """features that images are searched by: those of the projection or of the trunk"""
     knn: NonNegativeFloat = 1.0
     """weight of the neighbour loss on the labels"""
     instance: NonNegativeFloat = 1.0
@@ -30,17 +30,17 @@ class EmbedSettings(Section):
     triplet: NonNegativeFloat = 0.0
     """weight of the triplet loss between views"""
     temperature: PositiveFloat = 0.05
-    """of the neighbour loss"""
+    """temperature of the neighbour loss"""
     margin: PositiveFloat = 0.2
-    """of the triplet loss"""
+    """margin of the triplet loss"""
     memory_momentum: float = Field(default=0.5, ge=0.0, lt=1.0)
-    """of an old embedding in the memory when its image is seen again"""
+    """share of an old embedding that the memory keeps when its image is seen again"""
     target_decay: float = Field(default=0.996, ge=0.0, le=1.0)
-    """of the moving average that the instance loss predicts"""
+    """decay of the target network, the moving average of the weights that the instance loss predicts"""
     views: PositiveInt | None = None
     """views of an image in a batch; null: two where the instance or triplet loss compares them, else one"""
     target_schedule: Literal["constant", "byol"] = "constant"
-    """byol: that decay grows to 1"""
+    """course of target_decay; byol: it grows to 1 by a cosine"""
 
     def unused(self) -> Set[str]:
         """What losses of no weight read."""
@@ -69,10 +69,10 @@ class EmbedSettings(Section):
 class EmbedRecipe(ImageRecipe):
     """A recipe that trains an embedding to search by."""
 
-    # With the name that a setting had before.
+    # The name that a setting had before is understood too.
     short_keys: ClassVar[Mapping[str, str]] = {**ImageRecipe.short_keys, "augmentation.views": "embedding.views"}
     task: str = "embed"
-    embedding: EmbedSettings = EmbedSettings()
+    embedding: EmbeddingTaskSettings = EmbeddingTaskSettings()
     objective: ObjectiveSettings = ObjectiveSettings()
 
     def unused(self) -> Set[str]:

@@ -37,12 +37,12 @@ class TargetNetwork:
 
     @torch.no_grad()
     def __call__(self, images: Tensor) -> Tensor:
-        """g_xi(x), not normalised: [batch, dim]."""
+        """The target's projection g_xi(x), not normalised: [batch, dim]."""
         return self.network.project(images)
 
     @property
     def current_decay(self) -> float:
-        """tau of the next update."""
+        """The decay tau of the next update."""
         if self.total_steps is None:
             return self.decay
         progress = min(self.num_updates / self.total_steps, 1.0)

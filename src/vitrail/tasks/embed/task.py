@@ -53,7 +53,7 @@ class Embed(ImageTask):
 
     @property
     def num_passes(self) -> int:
-        """The memory is computed anew at the end."""
+        """How many training images are embedded anew at the end, for the memory."""
         return self.data.num_train if self.recipe.embedding.has_memory else 0
 
     @classmethod
@@ -79,7 +79,7 @@ class Embed(ImageTask):
         return answer_remarks(run)
 
     def open(self) -> LabelledData:
-        """Images of one label each; of one class in all where images themselves are told apart."""
+        """Open images of one label each; of one class in all where images themselves are told apart."""
         settings = self.recipe.embedding
         if self.recipe.run.sharding == "full":
             raise ValueError("an embedding is not learnt with sharding=full: leave it out, DDP shares the memory too")
@@ -91,7 +91,7 @@ class Embed(ImageTask):
         return self.data
 
     def describe(self, data: Mapping[str, Any]) -> dict[str, Any]:
-        """Whether the labels were learnt from, too, or measure only."""
+        """The content of task.json; it says whether labels were learnt from, or measure only."""
         settings = self.recipe.embedding
         return super().describe(data) | {"uses_labels": settings.knn > 0.0 or settings.cross_entropy > 0.0}
 
@@ -123,7 +123,7 @@ class Embed(ImageTask):
         )
 
     def attach(self, model: Model) -> None:
-        """Take an embedding model."""
+        """Get ready to prepare batches for an embedding model."""
         assert isinstance(model, EmbeddingModel), "make_model gives one"
         super().attach(model)
 

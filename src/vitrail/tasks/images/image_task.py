@@ -114,7 +114,7 @@ class ImageTask(Task[ImageBatch]):
         return batch._replace(images=self.normalize(pixels), targets=targets)
 
     def example(self, count: int) -> ImageBatch:
-        """Noise, with labels drawn at random."""
+        """A batch of noise, with labels drawn at random."""
         views, size = self.num_views, as_pair(self.recipe.image_size)
         images = torch.randint(256, (count * views, 3, *size), dtype=torch.uint8)
         images = images.contiguous(memory_format=torch.channels_last)
@@ -155,12 +155,12 @@ class ImageTask(Task[ImageBatch]):
 
 
 def count_workers(recipe: ImageRecipe, device: torch.device) -> int:
-    """Processes that read images."""
+    """How many processes read images, by the recipe or by the device."""
     return default_workers(device) if recipe.data.workers is None else recipe.data.workers
 
 
 def default_workers(device: torch.device) -> int:
-    """On a CPU none: its cores are busy with the model. Else one a core, up to eight."""
+    """Processes that read images: none on a CPU, whose cores are busy; else one a core, up to eight."""
     return 0 if device.type == "cpu" else min(8, os.cpu_count() or 1)
 
 

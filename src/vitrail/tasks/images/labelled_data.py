@@ -11,7 +11,7 @@ from vitrail.settings.data import DataSettings
 
 @dataclass(frozen=True, eq=False)
 class LabelledData:
-    """What a run is trained and evaluated on."""
+    """Labelled images that a run is trained and evaluated on."""
 
     train: Dataset
     val: Dataset
@@ -21,12 +21,12 @@ class LabelledData:
 
     @property
     def num_train(self) -> int:
-        """Training images."""
+        """How many training images there are."""
         return len(self.train)
 
     @property
     def num_val(self) -> int:
-        """Images to evaluate on."""
+        """How many images there are to evaluate on."""
         return len(self.val)
 
     @property
@@ -36,7 +36,7 @@ class LabelledData:
 
     @property
     def num_classes(self) -> int:
-        """Classes that are told apart."""
+        """How many classes are told apart."""
         return len(self.labels.classes)
 
     def locate(self, index: int) -> str:
@@ -89,7 +89,7 @@ def find_coarse(dataset: Dataset, level: str) -> tuple[str | None, tuple[int, ..
 
 
 def count_labels(labels: Level) -> np.ndarray:
-    """Images of each class."""
+    """How many images each class has."""
     if labels.is_multiple:
         return labels.labels.sum(axis=0)
     return np.bincount(labels.labels, minlength=len(labels.classes))

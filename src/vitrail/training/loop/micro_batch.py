@@ -62,7 +62,7 @@ def choose_micro_batch(
 
 @contextlib.contextmanager
 def _kept_buffers(model: nn.Module) -> Iterator[None]:
-    """Running statistics are after the block what they were before."""
+    """Put running statistics back after the block as they were before."""
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
     yield
     for name, buffer in model.named_buffers():
@@ -87,7 +87,7 @@ def _largest_that_fits(largest: int, seconds: Callable[[int], float]) -> int:
 
 
 def _fastest(largest: int, seconds: Callable[[int], float]) -> int:
-    """Doubling as long as it gets faster: a CPU has its best where the activations fit its caches."""
+    """The fastest size, found by doubling: a CPU has its best where the activations fit its caches."""
     count = _even(min(largest, _SMALLEST))
     seconds(count)  # the first pass of a process is slow
     best, best_rate, spent = count, 0.0, 0.0
@@ -105,7 +105,7 @@ def _fastest(largest: int, seconds: Callable[[int], float]) -> int:
 
 
 def _even(count: int) -> int:
-    """Pairs are mixed with each other, so a part of a batch is even."""
+    """The size made even, because neighbours are mixed in pairs."""
     return max(2, count - count % 2)
 
 

@@ -38,7 +38,7 @@ class MuonWithAdamW(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """One step of both."""
+        """Take one step of both optimizers."""
         loss = None
         if closure is not None:
             with torch.enable_grad():

@@ -92,7 +92,7 @@ def _watched(model: nn.Module) -> Iterator[_Watch]:
 
 
 def _name_cause(model: nn.Module, module: nn.Module, name: str, inputs: tuple[Any, ...]) -> str:
-    """Weights before what is made with them; an input that is not finite came from what belongs to no layer."""
+    """The first thing that is not finite: weights, an output, or an input that came from no layer."""
     own = next((key for key, value in module.named_parameters() if not is_finite(value)), None)
     if own is not None:
         return f"the weights {name}.{own}"

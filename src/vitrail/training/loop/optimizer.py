@@ -35,17 +35,17 @@ class FoundOptimizer:
 
     @cached_property
     def takes(self) -> dict[str, inspect.Parameter]:
-        """Its arguments beside the parameters, their learning rate and their weight decay."""
+        """The optimizer's arguments beside the parameters, their learning rate and their weight decay."""
         return {name: one for name, one in inspect.signature(self.make).parameters.items() if name not in _FIXED}
 
     @property
     def num_betas(self) -> int | None:
-        """How many betas it has; None: it does not say."""
+        """How many betas the optimizer has; None: it does not say."""
         default = self.defaults.get("betas", self.takes["betas"].default)
         return len(default) if isinstance(default, tuple) else None
 
     def check(self, arguments: Mapping[str, Any]) -> None:
-        """Refuse arguments that it does not take; those of the recipe's other optimizers were refused before."""
+        """Refuse arguments that the optimizer does not take, where the settings could not tell."""
         if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in self.takes.values()):
             return
         if unknown := [name for name in arguments if name not in self.takes]:

@@ -47,7 +47,7 @@ class StagePlan:
 
     @property
     def speed(self) -> float:
-        """Of training: workers load beside the steps; without them loading happens in between."""
+        """Images a second of training: workers load beside the steps; without them loading happens in between."""
         return self._with_loading(self.step_speed)
 
     @property
@@ -57,12 +57,12 @@ class StagePlan:
 
     @property
     def workers_needed(self) -> int:
-        """How many would load as fast as the device learns, if each is as fast as one is now."""
+        """How many workers would load as fast as the device learns, if each is as fast as one is now."""
         return math.ceil(self.step_speed * max(1, self.workers) / self.loading_speed)
 
     @property
     def seconds(self) -> float:
-        """On one device, evaluations included."""
+        """Seconds of the stage on one device, evaluations included."""
         return self.num_steps * self.batch_size / self.speed + self.num_answers / self._with_loading(self.answer_speed)
 
     def _with_loading(self, speed: float) -> float:
@@ -88,7 +88,7 @@ class Plan:
         return "\n".join(lines)
 
     def hours(self, num_devices: int = 1) -> float:
-        """On so many devices like this one, each with its own workers, as if they were that many times as fast."""
+        """Hours on so many devices like this one, each with its own workers, as if that many times as fast."""
         return sum(stage.seconds for stage in self.stages) / 3600 / num_devices
 
 
@@ -182,7 +182,7 @@ class _Trial:
         return max(1, min(self.recipe.batch_size, self.num_samples) // max(2, micro_batch))
 
     def choose_micro_batch(self) -> int:
-        """The recipe's, or the one that measurement finds; on a slow device not from more than it does in seconds."""
+        """The recipe's micro-batch, or the one that measurement finds; a slow device tries small ones only."""
         if self.recipe.run.micro_batch is not None:
             return self.recipe.run.micro_batch
         num_samples = self.num_samples
@@ -248,7 +248,7 @@ class _Memory:
             torch.cuda.reset_peak_memory_stats(self.device)
 
     def peak(self) -> int | None:
-        """In bytes."""
+        """The most memory taken, in bytes; None where the device does not tell."""
         if self.device.type == "cuda":
             return torch.cuda.max_memory_allocated(self.device)
         largest = _largest_size() if self.device.type == "cpu" else None
@@ -256,7 +256,7 @@ class _Memory:
 
 
 def _largest_size() -> int | None:
-    """Of this process in its life so far, in bytes; None on Windows, which does not tell."""
+    """The largest size of this process in its life so far, in bytes; None on Windows, which does not tell."""
     try:
         import resource
     except ImportError:
@@ -266,7 +266,7 @@ def _largest_size() -> int | None:
 
 
 def _repeat(function: Callable[[], object], device: torch.device) -> float:
-    """The median of its seconds, of two calls at least."""
+    """The median of the seconds of a call, of two calls at least."""
     times: list[float] = []
     while len(times) < 2 or sum(times) < _SECONDS / 2:
         times.append(_time(function, device))

@@ -38,7 +38,7 @@ from vitrail.training.parallel.sharding import (
 from vitrail.training.runs.checkpoint import Checkpoints
 from vitrail.training.runs.environment import describe_environment
 from vitrail.training.runs.progress import Progress
-from vitrail.training.runs.reference_curves import Verdict, compare, load_curve
+from vitrail.training.runs.reference_curves import CurveVerdict, compare, load_curve
 from vitrail.training.runs.run_folder import RunFolder
 from vitrail.training.runs.trackers import Trackers
 from vitrail.weights import save_model
@@ -191,11 +191,11 @@ class Stage:
 
     @property
     def epoch(self) -> float:
-        """Epochs done."""
+        """How many epochs are done."""
         return self.step / self.sampler.num_steps
 
     def run(self) -> None:
-        """All steps that are left."""
+        """Take all steps that are left."""
         self._last_save = time.monotonic()
         with self.progress.stage(self.recipe.model.name, total=self.total_steps, completed=self.step):
             while self.step < self.total_steps and not self._has_stalled():
@@ -259,7 +259,7 @@ class Stage:
             self._log_step(loss, norm, parts)
 
     def _seed_model(self) -> None:
-        """Dropped paths are a function of the step too, so that a run that goes on needs no random state."""
+        """Make dropped paths a function of the step too, so that a resumed run needs no random state."""
         torch.manual_seed(Draws(self.seed, self.step, self.world.rank, "model").integer(2**62))
 
     def _judge(self, model: nn.Module, batch: Batch) -> Losses:
@@ -399,7 +399,7 @@ class Stage:
             finally:
                 self.model.train()
 
-    def _compare(self, value: float) -> Verdict | None:
+    def _compare(self, value: float) -> CurveVerdict | None:
         """Where the result lies beside the published curve, if the recipe has one."""
         if self.curve is None:
             return None

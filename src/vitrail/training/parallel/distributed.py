@@ -35,11 +35,11 @@ class World:
 
     @property
     def ranks(self) -> Ranks:
-        """For samplers."""
+        """This process among all, as samplers take it."""
         return Ranks(self.rank, self.num_ranks)
 
     def sum(self, tensor: Tensor) -> Tensor:
-        """The sum over all processes, in place."""
+        """Sum a tensor over all processes, in place."""
         if self.num_ranks > 1:
             sent = tensor.to(_collective_device())  # NCCL takes nothing from the CPU
             dist.all_reduce(sent)

@@ -54,7 +54,7 @@ def launch(words: Sequence[str], settings: RunSettings) -> int:
     return run_together(command, place)
 
 
-def run_together(command: Sequence[str], place: "Place") -> int:
+def run_together(command: Sequence[str], place: "MachinePlace") -> int:
     """Run a command in every process of this machine; the job's exit code.
 
     Only the main process speaks. Another is heard when it is the one that failed.
@@ -67,7 +67,7 @@ def run_together(command: Sequence[str], place: "Place") -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class MachinePlace:
     """Where the processes of this machine stand among all."""
 
     address: str  # of the main process
@@ -78,7 +78,7 @@ class Place:
     local_rank: int | None = None  # of this very process, where something else has started all of them
 
     def environment(self, local_rank: int) -> dict[str, str]:
-        """What torch.distributed reads."""
+        """The environment of a process, with what torch.distributed reads."""
         environment = {
             **os.environ,
             "MASTER_ADDR": self.address,
@@ -93,13 +93,15 @@ class Place:
         return environment
 
 
-def find_place(settings: RunSettings, environment: Mapping[str, str]) -> Place:
+def find_place(settings: RunSettings, environment: Mapping[str, str]) -> MachinePlace:
     """Read from the environment which machine of the job this is; Slurm's names are understood too."""
     devices, nodes = settings.devices, settings.nodes
     num_ranks = devices * nodes
     is_task = devices > 1 and environment.get("SLURM_STEP_NUM_TASKS") == str(num_ranks)
     if nodes == 1 and not is_task:
-        return Place(address="127.0.0.1", port=str(_free_port()), first_rank=0, num_ranks=devices, num_local=devices)
+        return MachinePlace(
+            address="127.0.0.1", port=str(_free_port()), first_rank=0, num_ranks=devices, num_local=devices
+        )
     names = {name: environment.get(name) for name in ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK")}
     names["NODE_RANK"] = names["NODE_RANK"] or environment.get("SLURM_NODEID") or ("0" if nodes == 1 else None)
     missing = [name for name, value in names.items() if not value]
@@ -111,7 +113,7 @@ def find_place(settings: RunSettings, environment: Mapping[str, str]) -> Place:
     node = str(names["NODE_RANK"])
     if not node.isdigit() or int(node) >= nodes:
         raise ValueError(f"NODE_RANK is {node}: with nodes={nodes} it must be a whole number from 0 to {nodes - 1}")
-    return Place(
+    return MachinePlace(
         address=str(names["MASTER_ADDR"]),
         port=str(names["MASTER_PORT"]),
         first_rank=int(node) * devices,
@@ -129,11 +131,11 @@ class _Process:
 
     @property
     def code(self) -> int | None:
-        """Its exit code; minus the signal that ended it."""
+        """The exit code of the process; minus the signal that ended it."""
         return self.popen.poll()
 
     def describe(self) -> str:
-        """How it ended, and why if it has said so."""
+        """How the process ended, and why if it has said so."""
         code = self.code or 0
         if code == _INTERRUPTED:
             return f"rank {self.rank} was interrupted, and not the others"
@@ -148,14 +150,14 @@ class _Process:
         return lines[-1].removeprefix("vitrail: error: ") if lines else ""
 
     def read(self) -> str:
-        """All it has written."""
+        """All that the process has written."""
         if self.said is None:
             return ""
         self.said.seek(0)
         return self.said.read().decode(errors="replace")
 
 
-def _start(command: Sequence[str], place: Place, local_rank: int, stack: contextlib.ExitStack) -> _Process:
+def _start(command: Sequence[str], place: MachinePlace, local_rank: int, stack: contextlib.ExitStack) -> _Process:
     """A process in a session of its own, so that Ctrl-C reaches it through us, once."""
     rank = place.first_rank + local_rank
     said = stack.enter_context(tempfile.TemporaryFile()) if rank > 0 else None  # noqa: SIM115 the stack closes it
@@ -204,7 +206,7 @@ class _Job:
                 process.popen.send_signal(number)
 
     def wait(self) -> int:
-        """Until all have ended, or one has failed; the job's exit code."""
+        """Wait until all have ended, or one has failed; the job's exit code."""
         while self._running():
             if self.num_signals > 1:
                 return _INTERRUPTED
@@ -220,7 +222,7 @@ class _Job:
         return [process for process in self.processes if process.code is None]
 
     def _was_stopped(self, process: _Process) -> bool:
-        """Whether it ended because it was asked to; one that had not come far enough to save ends by the signal."""
+        """Whether a process ended because it was asked to; one that could not save yet ends by the signal."""
         return self.num_signals > 0 and process.code in (_INTERRUPTED, -signal.SIGINT, -signal.SIGTERM, LOST_OTHERS)
 
     def _stopped_together(self) -> bool:
@@ -228,7 +230,7 @@ class _Job:
         return all(process.code == _INTERRUPTED for process in self.processes)
 
     def _failed(self) -> list[_Process]:
-        """Those that failed, the ones first that are not a consequence of others."""
+        """The processes that failed, first those that are not a consequence of others."""
         failed = [p for p in self.processes if p.code not in (None, 0) and not self._was_stopped(p)]
         return sorted(failed, key=lambda process: process.code == LOST_OTHERS)
 

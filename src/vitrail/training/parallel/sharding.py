@@ -104,7 +104,7 @@ def clip_gradients(model: nn.Module, limit: float | None) -> Tensor:
 
 
 def use_divided_updates(optimizer: torch.optim.Optimizer) -> None:
-    """Torch has no fused SGD for divided parameters; sums of rows and columns can't be divided as the weights are."""
+    """Leave out fused SGD, which torch has not for divided parameters; refuse states that can't be divided."""
     if type(optimizer).__name__ in _UNDIVIDED:
         raise ValueError(f"sharding=full can't divide the state of {type(optimizer).__name__}: use another optimizer")
     if isinstance(optimizer, torch.optim.SGD):

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from vitrail.storage import install_folder, is_partial, link_whole, remove, settle, write_whole
 from vitrail.training.parallel.distributed import World
 from vitrail.training.runs import divided_checkpoint as parts
-from vitrail.weights.files import read_pickle
+from vitrail.weights.weight_files import read_pickle
 
 BEST_FILE = "best.pt"
 _STEP_NAME = re.compile(r"step_(\d{9}|[1-9]\d{9,})\.(pt|parts)")
@@ -65,7 +65,7 @@ class Checkpoints:
         return path
 
     def save_divided(self, state: Mapping[str, Any], *, step: int, is_best: bool, world: World) -> Path:
-        """As `save`, of a state with divided tensors, of which every process writes its own part; all call it."""
+        """Save a state with divided tensors, of which every process writes its own part; all call it."""
         path = self._path(step).with_suffix(parts.SUFFIX)
         draft = path.with_name(f".{path.name}.partial")
         own: dict[str, Tensor] = {}
@@ -98,7 +98,7 @@ class Checkpoints:
         draft.mkdir()
 
     def _finish_divided(self, common: dict[str, Any], draft: Path, path: Path, *, is_best: bool) -> None:
-        """What all parts have in common, then the name."""
+        """Write what all parts have in common, then give the folder its name."""
         whole = {"state": common, "parts": parts.sizes_of(draft)}
         write_whole(draft / parts.COMMON_FILE, lambda file: torch.save(whole, file))
         install_folder(draft, path, keeps_others=False)
@@ -135,7 +135,7 @@ class Checkpoints:
         return None
 
     def _either(self, path: Path) -> Path | None:
-        """The file, or the folder of parts in its place."""
+        """The checkpoint at a path: the file, or the folder of parts in its place; None: neither."""
         folder = path.with_suffix(parts.SUFFIX)
         if folder.is_dir():
             return folder
@@ -155,7 +155,7 @@ class Checkpoints:
                         _log.warning("%s is no longer needed but can't be removed (%s)", path, error.strerror)
 
     def _remove_partial(self) -> None:
-        """What a killed process left half-written; it may be what fills the disk."""
+        """Remove what a killed process left half-written; it may be what fills the disk."""
         for path in filter(is_partial, list(self.folder.iterdir())):
             remove(path)
 

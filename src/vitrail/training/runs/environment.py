@@ -9,7 +9,7 @@ import vitrail
 
 
 def describe_environment(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
-    """Device, precision and versions."""
+    """The device, precision and versions that a run is computed with."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
     return {
         "device": f"{device} ({name})",

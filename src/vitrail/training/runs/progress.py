@@ -73,7 +73,7 @@ class Progress:
         return time.monotonic() - self._since > _METRIC_SECONDS
 
     def speed(self) -> dict[str, float]:
-        """Since the last time: images a second, the share of time spent waiting for them; and the time of the run."""
+        """Images a second and the share of time spent waiting, since the last call; and the time of the run."""
         seconds = max(time.monotonic() - self._since, 1e-9)
         speed = {
             "images_per_second": round(self._samples / seconds, 2),
@@ -84,7 +84,7 @@ class Progress:
         return speed
 
     def show_step(self, record: Mapping[str, Any]) -> None:
-        """The loss and the speed."""
+        """Show the loss and the speed."""
         note = (
             f"epoch {record['epoch']:.2f}  loss {record['loss']:.3f}  {record['images_per_second']:.0f} img/s"
             f"  waiting for data {record['data_wait']:.0%}"
@@ -109,14 +109,14 @@ class Progress:
 
     @contextlib.contextmanager
     def counting(self, name: str, *, total: int) -> Iterator[Callable[[int], object]]:
-        """A bar for something that a run does before its first step; the function adds to it."""
+        """Show a bar for something that a run does before its first step; the function adds to it."""
         is_shown = self.is_shown and self.console.is_terminal
         with Bars(console=self.console, transient=True, disable=not is_shown) as bars:
             task = bars.add_task(name, total=total)
             yield lambda count: bars.advance(task, count)
 
     def show_evaluation(self, record: Mapping[str, Any], measures: Sequence[Measure]) -> None:
-        """The first measures that the evaluation has."""
+        """Show the first measures that the evaluation has."""
         found = [measure for measure in measures if measure.key in record][:_NUM_MEASURES]
         numbers = "  ".join(f"{measure.label} {measure.show(record[measure.key])}" for measure in found)
         self.say(f"epoch {record['epoch']:.4g}: {numbers}")
@@ -133,7 +133,7 @@ class Progress:
             logger.removeHandler(handler)
 
     def say(self, text: str) -> None:
-        """A line that stays, in the log as well."""
+        """Print a line that stays, in the log as well."""
         _LOGGER.info(text)
         if self.is_shown:
             self.console.print(text, highlight=False, markup=False, soft_wrap=True)
@@ -147,6 +147,6 @@ class _Warnings(logging.Handler):
         self.console = console
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Show one."""
+        """Show a warning."""
         line = f"{record.levelname.lower()}: {record.getMessage()}"
         self.console.print(line, highlight=False, markup=False, soft_wrap=True)

@@ -15,7 +15,7 @@ WIDENING = 0.2
 
 
 @dataclass(frozen=True)
-class Curve:
+class ReferenceCurve:
     """Validation accuracy over a published training."""
 
     name: str
@@ -34,7 +34,7 @@ class Curve:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class CurveVerdict:
     """One evaluation of a run beside the published curve."""
 
     epoch: float  # of the run
@@ -50,13 +50,13 @@ class Verdict:
 
     @property
     def side(self) -> str:
-        """inside, below or above."""
+        """Where the run is beside the band: inside, below or above."""
         if self.is_inside:
             return "inside"
         return "below" if self.top1 < self.low else "above"
 
     def as_record(self) -> dict[str, float | str]:
-        """For a line of metrics.jsonl."""
+        """The verdict as a part of a line of metrics.jsonl."""
         return {"published": self.published, "low": self.low, "high": self.high, "side": self.side}
 
     def describe(self) -> str:
@@ -68,7 +68,7 @@ class Verdict:
         )
 
 
-def compare(curve: Curve, epoch: float, top1: float, *, epochs: float | None = None, band: float = BAND) -> Verdict:
+def compare(curve: ReferenceCurve, epoch: float, top1: float, *, epochs: float | None = None, band: float = BAND) -> CurveVerdict:
     """An evaluation after `epoch` of the run's `epochs` (None: as many as published) beside the published curve.
 
     A run of another length is compared at the same part of its way. The band is the published accuracy plus and minus
@@ -79,10 +79,10 @@ def compare(curve: Curve, epoch: float, top1: float, *, epochs: float | None = N
         raise ValueError(f"epochs count from 0, there is no epoch {epoch:g}")
     published = curve.at(epoch / (curve.epochs if epochs is None else epochs))
     width = band + WIDENING * max(0.0, curve.top1[-1] - published)
-    return Verdict(epoch=epoch, top1=top1, published=published, low=max(0.0, published - width), high=published + width)
+    return CurveVerdict(epoch=epoch, top1=top1, published=published, low=max(0.0, published - width), high=published + width)
 
 
-def load_curve(name: str) -> Curve:
+def load_curve(name: str) -> ReferenceCurve:
     """The published curve of that name; an unknown one is an error that offers the nearest."""
     curves = load_curves()
     if name in curves:
@@ -92,11 +92,11 @@ def load_curve(name: str) -> Curve:
 
 
 @cache
-def load_curves() -> dict[str, Curve]:
+def load_curves() -> dict[str, ReferenceCurve]:
     """All published curves by their names."""
     text = resources.files("vitrail.training").joinpath("curves/deit3.json").read_text(encoding="utf-8")
     return {
-        name: Curve(
+        name: ReferenceCurve(
             name=name,
             model=facts["model"],
             epochs=facts["epochs"],

@@ -36,7 +36,7 @@ class RunFolder:
 
     @property
     def is_begun(self) -> bool:
-        """Whether there is a run in it."""
+        """Whether there is a run in the folder."""
         return self.recipe_file.is_file()
 
     @property
@@ -100,7 +100,7 @@ class RunFolder:
         return read_json_object(path, remedy="restore it, or delete it to have it made anew")
 
     def append_metrics(self, record: Mapping[str, Any]) -> None:
-        """One line, which a kill leaves whole or not at all but for the last."""
+        """Append one line of metrics; a kill leaves every line whole, but for the last."""
         try:
             with self.metrics_file.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(record) + "\n")
@@ -145,7 +145,7 @@ class _LogFile(logging.FileHandler):
     """A log whose disk is full is an error like any other, where logging would print a traceback and go on."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 logging's name
-        """Called in the block that has caught the error."""
+        """Raise an error of the disk, with the name of the log; logging calls this where it has caught one."""
         error = sys.exc_info()[1]
         if not isinstance(error, OSError):
             super().handleError(record)

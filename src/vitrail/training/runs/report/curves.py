@@ -9,7 +9,7 @@ from vitrail.pages.frame import PageSection
 from vitrail.pages.words import text
 from vitrail.tasks.contract import Measure
 from vitrail.training.runs.report.outcome import Outcome, describe_against, epoch_offsets, epochs_of
-from vitrail.training.runs.report.record import Line, RunRecord, number, stage_number
+from vitrail.training.runs.report.run_record import Line, RunRecord, number, stage_number
 
 _PUBLISHED = 2  # its colour
 

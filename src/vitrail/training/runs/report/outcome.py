@@ -9,7 +9,7 @@ import numpy as np
 
 from vitrail.pages.words import percent
 from vitrail.tasks.contract import Measure
-from vitrail.training.runs.report.record import Line, RunRecord, number, stage_number
+from vitrail.training.runs.report.run_record import Line, RunRecord, number, stage_number
 from vitrail.settings.text import stage_of
 
 # Of the time of a step: below the first, waiting for data costs nothing one would notice; above the second it is what
@@ -110,13 +110,13 @@ def epochs_of(lines: Sequence[Line], offsets: Sequence[float]) -> list[float]:
 
 
 def describe_epochs(outcome: Outcome) -> str:
-    """Such as "3.2 of 30 epochs"."""
+    """How far a run has come, such as "3.2 of 30 epochs"."""
     of = "" if math.isnan(outcome.planned_epochs) else f" of {outcome.planned_epochs:.4g}"
     return f"{round(outcome.epochs, 2):.4g}{of} epochs"
 
 
 def describe_seconds(seconds: float) -> str:
-    """Such as "3 min 41 s"."""
+    """A duration, such as "3 min 41 s"."""
     if math.isnan(seconds):
         return "?"
     whole = round(seconds)

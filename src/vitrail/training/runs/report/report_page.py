@@ -11,7 +11,7 @@ from vitrail.pages.words import Html, count, text
 from vitrail.storage import write_text
 from vitrail.training.runs.report.curves import course_section
 from vitrail.training.runs.report.outcome import Outcome, describe_epochs, describe_seconds, measure_outcome
-from vitrail.training.runs.report.record import RunRecord, number, read_run
+from vitrail.training.runs.report.run_record import RunRecord, number, read_run
 from vitrail.training.runs.report.summary import title_of
 
 _MAX_QUARANTINED = 100

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from vitrail.pages.words import count, visible
 from vitrail.training.runs.report.outcome import Outcome, describe_against, describe_seconds, measure_outcome
-from vitrail.training.runs.report.record import RunRecord, number, read_run
+from vitrail.training.runs.report.run_record import RunRecord, number, read_run
 
 
 def title_of(run: RunRecord) -> str:

@@ -80,7 +80,7 @@ def recognize_family(names: Iterable[str]) -> str | None:
 def residual_rules(
     ours: str, *, norm: str, mix: str, scale: str, parts: Sequence[Rule], norm_parts: Sequence[Rule] = ()
 ) -> tuple[Rule, ...]:
-    """One branch: the norm, the layers of what it mixes, the scale."""
+    """Rules for one branch: the norm, the layers of what it mixes, the scale."""
     return (
         *(rule.below(norm, f"{ours}.norm") for rule in norm_parts or (Rule("{part}", "{part}"),)),
         *(rule.below(mix, f"{ours}.mix") for rule in parts),
@@ -93,7 +93,7 @@ def block_rules(rules: Iterable[Rule], *, theirs: str = "blocks", ours: str = "b
 
 
 def convolution_rules(theirs: str, ours: str) -> tuple[Rule, ...]:
-    """A 1x1 convolution there, a linear layer here."""
+    """Rules for a 1x1 convolution there that is a linear layer here."""
     return Rule(f"{theirs}.weight", f"{ours}.weight", (0, 2)), Rule(f"{theirs}.bias", f"{ours}.bias")
 
 

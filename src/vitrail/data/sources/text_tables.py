@@ -17,7 +17,7 @@ IMAGE_NAMES = ("image", "img", "bytes", "image_bytes", "jpg", "jpeg", "png")  # 
 
 
 @dataclass(frozen=True)
-class Table:
+class TextTable:
     """The columns that hold text or integers, each row's place in the file, and images if the file holds them."""
 
     columns: Mapping[str, list[str]]  # an empty cell is ""
@@ -29,7 +29,7 @@ class Table:
     unread: Mapping[str, str] = field(default_factory=dict)  # the type of every other column
 
 
-def read_csv(path: Path) -> Table:
+def read_csv(path: Path) -> TextTable:
     """A CSV file in UTF-8 with its columns' names in the first line; separated by commas, semicolons or tabs."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
@@ -48,7 +48,7 @@ def read_csv(path: Path) -> Table:
         raise ValueError(f"{path}, line 1: cannot be read as CSV: {error}") from None
 
 
-def _read_rows(path: Path, reader: Any) -> Table:
+def _read_rows(path: Path, reader: Any) -> TextTable:
     header = [name.strip() for name in next(reader, [])]
     if not any(header):
         raise ValueError(f"{path} is empty: its first line must name the columns, such as path,label")
@@ -65,14 +65,14 @@ def _read_rows(path: Path, reader: Any) -> Table:
         places.append(f"line {reader.line_num}")
         for column, cell in zip(columns, row, strict=True):
             column.append(cell.strip())
-    return Table(dict(zip(header, columns, strict=True)), places)
+    return TextTable(dict(zip(header, columns, strict=True)), places)
 
 
 def _filled(rows: Iterator[list[str]]) -> Iterator[list[str]]:
     return (row for row in rows if any(cell.strip() for cell in row))
 
 
-def read_parquet(path: Path) -> Table:
+def read_parquet(path: Path) -> TextTable:
     """A Parquet file; columns of other types than text and integers are passed over.
 
     The table may hold the images itself, as Hugging Face writes them: a column of encoded files, or of structures with
@@ -102,7 +102,7 @@ def read_parquet(path: Path) -> Table:
         if images is None and name.lower() in IMAGE_NAMES:
             images = _encoded(column, pyarrow)
     classes = {name: names for name, names in stated.items() if name in columns}
-    return Table(columns, [f"row {number}" for number in range(1, len(table) + 1)], classes, images, unread)
+    return TextTable(columns, [f"row {number}" for number in range(1, len(table) + 1)], classes, images, unread)
 
 
 def _stated_classes(metadata: Mapping[bytes, bytes]) -> dict[str, tuple[str, ...]]:

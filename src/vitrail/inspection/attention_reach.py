@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from vitrail.explain.attention import Attention, attention_rows, find_attentions, record
+from vitrail.explain.attention_rows import Attention, attention_rows, find_attentions, record
 from vitrail.inspection.layers import Layer, find_layers
 from vitrail.layers.attention import ClassAttention
 from vitrail.models.contract import Model
@@ -15,7 +15,7 @@ from vitrail.models.contract import Model
 
 @dataclass(eq=False)
 class _Sums:
-    """Of one attention layer, over images, [heads]."""
+    """Sums of one attention layer over images, [heads]."""
 
     total: Tensor | None = None
     count: int = 0
@@ -35,7 +35,7 @@ class AttentionMeter:
     _sums: dict[Attention, _Sums] = field(default_factory=dict)
 
     def distances(self) -> list[list[float]]:
-        """Pixels, for each self-attention layer and each of its heads."""
+        """Distances in pixels, for each self-attention layer and each of its heads."""
         return self._means("self-attention")
 
     def spreads(self) -> list[list[float]]:

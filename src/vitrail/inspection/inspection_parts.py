@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from vitrail.inspection.history import Moment, choose_moments
+from vitrail.inspection.inspection_table import InspectionTable, tabulate
 from vitrail.inspection.layer_charts import Chart, colour_of_kind, curves_by_kind, layer_row, numbers_of
 from vitrail.inspection.layers import Layer
-from vitrail.inspection.table import Table, tabulate
 from vitrail.inspection.texts import TEXTS
 from vitrail.pages.charts import Axis, Band, Curve, LineChart
 
@@ -18,19 +18,19 @@ SHARES = (0.5, 0.8, 0.9, 0.95, 0.99)  # of the energy
 
 
 @dataclass(frozen=True)
-class Part:
+class InspectionPart:
     """One measurement, or why there is none."""
 
     name: str  # one of TEXTS, and of its files
     finding: str = ""  # what came out, in a sentence
-    table: Table | None = None
+    table: InspectionTable | None = None
     chart: Chart | None = None
-    more: Mapping[str, Table] = field(default_factory=dict)  # longer tables, for files alone
+    more: Mapping[str, InspectionTable] = field(default_factory=dict)  # longer tables, for files alone
     missing: str = ""  # why there is nothing to measure
 
     @property
     def title(self) -> str:
-        """For people."""
+        """The title for people."""
         return TEXTS[self.name].title
 
     @property
@@ -39,19 +39,19 @@ class Part:
         return TEXTS[self.name].meaning
 
     @property
-    def files(self) -> dict[str, Table]:
+    def files(self) -> dict[str, InspectionTable]:
         """All tables by the names of their files, without the ending."""
         return ({self.name: self.table} if self.table is not None else {}) | dict(self.more)
 
 
-def ratios_part(layers: Sequence[Layer], ratios: Values, history: Sequence[Moment]) -> Part:
-    """CaiT figure 4, thesis figure 3.6."""
+def ratios_part(layers: Sequence[Layer], ratios: Values, history: Sequence[Moment]) -> InspectionPart:
+    """How much residual branches add (CaiT figure 4, thesis figure 3.6)."""
     columns = _by_layer(layers, ratios)
     if history:
         rows = _history_rows(layers, ratios, choose_moments(history))
     else:
         rows = [layer_row(layers, lambda own: curves_by_kind(own, columns), title="Ratio of norms")]
-    return Part(
+    return InspectionPart(
         "ratios",
         finding=f"Mean ratio: {_listed(ratios)}.",
         table=tabulate(columns),
@@ -61,7 +61,7 @@ def ratios_part(layers: Sequence[Layer], ratios: Values, history: Sequence[Momen
 
 
 def _history_rows(layers: Sequence[Layer], ratios: Values, moments: Sequence[Moment]) -> list[list[LineChart]]:
-    """Across patches above, feed-forward below; a curve for each epoch, the later the stronger."""
+    """Charts of ratios over the epochs: across patches above, feed-forward below; the later, the stronger."""
     has_stages = len({moment.stage for moment in moments}) > 1
     courses = [
         (
@@ -89,22 +89,22 @@ def _history_rows(layers: Sequence[Layer], ratios: Values, moments: Sequence[Mom
     return rows
 
 
-def _history_table(history: Sequence[Moment]) -> Table:
+def _history_table(history: Sequence[Moment]) -> InspectionTable:
     rows = tuple(
         (moment.stage + 1, moment.step, moment.epoch, kind, number, value)
         for moment in history
         for kind, values in moment.ratios.items()
         for number, value in enumerate(values, start=1)
     )
-    return Table(("stage", "step", "epoch", "branch", "block", "ratio"), rows)
+    return InspectionTable(("stage", "step", "epoch", "branch", "block", "ratio"), rows)
 
 
-def parallel_part(layers: Sequence[Layer], errors: Values) -> Part:
-    """Three things, section 3.2."""
+def parallel_part(layers: Sequence[Layer], errors: Values) -> InspectionPart:
+    """How far layers depend on the one before (Three things, section 3.2)."""
     columns = _by_layer(layers, errors)
     found = [(value, layer) for column in columns.values() for layer, value in column.items() if value is not None]
     largest, where = max(found, key=lambda pair: pair[0])
-    return Part(
+    return InspectionPart(
         "parallel",
         finding=f"Mean error: {_listed(errors)}. The greatest is {_number(largest)}, of {where.kind} in {where.label}.",
         table=tabulate(columns),
@@ -112,8 +112,8 @@ def parallel_part(layers: Sequence[Layer], errors: Values) -> Part:
     )
 
 
-def scales_part(scales: Sequence[tuple[Layer, Tensor]]) -> Part:
-    """CaiT eq. 4."""
+def scales_part(scales: Sequence[tuple[Layer, Tensor]]) -> InspectionPart:
+    """The weights of LayerScale (CaiT eq. 4)."""
     weights = dict(scales)
     sizes = {layer: each.abs().mean().item() for layer, each in scales}
     kinds: dict[str, list[Layer]] = {}
@@ -135,10 +135,10 @@ def scales_part(scales: Sequence[tuple[Layer, Tensor]]) -> Part:
         if row:
             rows.append(layer_row(row, draw_weights, title="{kind}: weight λ", make_bands=draw_spans, from_zero=False))
     means = {kind: [sizes[layer] for layer in own] for kind, own in kinds.items()}
-    return Part(
+    return InspectionPart(
         "layer_scale",
         finding=f"Mean |λ|: {_listed(means)}.",
-        table=Table(
+        table=InspectionTable(
             ("layer", "branch", "mean |λ|", "least λ", "greatest λ"),
             tuple(
                 (layer.label, layer.kind, sizes[layer], each.min().item(), each.max().item()) for layer, each in scales
@@ -148,11 +148,11 @@ def scales_part(scales: Sequence[tuple[Layer, Tensor]]) -> Part:
     )
 
 
-def distance_part(layers: Sequence[Layer], distances: Sequence[Sequence[float]], *, even: float) -> Part:
-    """Of self-attention."""
+def distance_part(layers: Sequence[Layer], distances: Sequence[Sequence[float]], *, even: float) -> InspectionPart:
+    """How far self-attention reaches."""
     own = [layer for layer in layers if layer.kind == "self-attention"]
     means = [_mean(values) or 0.0 for values in distances]
-    return Part(
+    return InspectionPart(
         "attention_distance",
         finding=f"Heads look {_span(distances)} pixels far; the mean goes from {means[0]:.0f} in the first block to "
         f"{means[-1]:.0f} in the last.",
@@ -161,11 +161,11 @@ def distance_part(layers: Sequence[Layer], distances: Sequence[Sequence[float]],
     )
 
 
-def spread_part(layers: Sequence[Layer], spreads: Sequence[Sequence[float]], *, num_patches: int) -> Part:
-    """Of class-attention."""
+def spread_part(layers: Sequence[Layer], spreads: Sequence[Sequence[float]], *, num_patches: int) -> InspectionPart:
+    """How many patches class-attention looks at."""
     own = [layer for layer in layers if layer.kind == "class-attention"]
     level = (float(num_patches), "all patches alike")
-    return Part(
+    return InspectionPart(
         "class_attention_spread",
         finding=f"Heads look at {_span(spreads)} of {num_patches} patches.",
         table=_table_of_heads(own, spreads),
@@ -173,13 +173,13 @@ def spread_part(layers: Sequence[Layer], spreads: Sequence[Sequence[float]], *, 
     )
 
 
-def _table_of_heads(layers: Sequence[Layer], values: Sequence[Sequence[float]]) -> Table:
+def _table_of_heads(layers: Sequence[Layer], values: Sequence[Sequence[float]]) -> InspectionTable:
     num_heads = max(map(len, values))
     rows = tuple(
         (layer.label, *own, *([None] * (num_heads - len(own))), _mean(own))
         for layer, own in zip(layers, values, strict=True)
     )
-    return Table(("layer", *(f"head {head}" for head in range(num_heads)), "mean"), rows)
+    return InspectionTable(("layer", *(f"head {head}" for head in range(num_heads)), "mean"), rows)
 
 
 def _chart_of_heads(
@@ -194,23 +194,23 @@ def _chart_of_heads(
     return [layer_row(layers, lambda _: curves, title=title, level=level)]
 
 
-def tokens_part(cosines: Sequence[tuple[str, float]]) -> Part:
-    """Thesis 3.3."""
+def tokens_part(cosines: Sequence[tuple[str, float]]) -> InspectionPart:
+    """How alike the class and the distillation token are (thesis 3.3)."""
     values = [value for _, value in cosines]
     ticks = [(place, name.removeprefix("class ").removeprefix("block ")) for place, (name, _) in enumerate(cosines)]
     label = "as learned, after each block" if "class" not in cosines[1][0] else "as learned, after each class block"
     axis = Axis(f"{label}, after the norm", low=-0.5, high=len(values) - 0.5, ticks=ticks)
     chart = LineChart("Cosine", [Curve(list(range(len(values))), values)], axis, from_zero=True)
-    return Part(
+    return InspectionPart(
         "tokens",
         finding=f"The cosine goes from {values[0]:.2f} as learned to {values[-1]:.2f} after the final norm.",
-        table=Table(("after", "cosine"), tuple(cosines)),
+        table=InspectionTable(("after", "cosine"), tuple(cosines)),
         chart=[[chart]],
     )
 
 
-def sparsity_part(sparsities: Mapping[str, Mapping[Layer, float]]) -> Part:
-    """Thesis figure 4.3."""
+def sparsity_part(sparsities: Mapping[str, Mapping[Layer, float]]) -> InspectionPart:
+    """How sparse the matrices are (thesis figure 4.3)."""
 
     def draw_shares(own: Sequence[Layer]) -> list[Curve]:
         curves = []
@@ -222,7 +222,7 @@ def sparsity_part(sparsities: Mapping[str, Mapping[Layer, float]]) -> Part:
 
     layers = list(dict.fromkeys(layer for column in sparsities.values() for layer in column))
     means = {name: sum(column.values()) / len(column) for name, column in sparsities.items()}
-    return Part(
+    return InspectionPart(
         "sparsity",
         finding=f"Mean share: {', '.join(f'{name} {mean:.0%}' for name, mean in means.items())}.",
         table=tabulate(sparsities),
@@ -230,20 +230,22 @@ def sparsity_part(sparsities: Mapping[str, Mapping[Layer, float]]) -> Part:
     )
 
 
-def energy_part(energy: Tensor, *, num_images: int, dim: int) -> Part:
-    """Thesis figure 2.1."""
+def energy_part(energy: Tensor, *, num_images: int, dim: int) -> InspectionPart:
+    """How many directions the embeddings use (thesis figure 2.1)."""
     shares = energy.tolist()
     needed = {share: 1 + sum(value < share for value in shares) for share in SHARES}
     curve = Curve(list(range(1, len(shares) + 1)), [100.0 * share for share in shares])
     chart = LineChart(
         "Share of the variance, %", [curve], Axis("components", is_whole=True), from_zero=True, limit=100.0
     )
-    return Part(
+    return InspectionPart(
         "energy",
         finding=f"{needed[0.9]} of {dim} components hold 90 % of the variance of {num_images} images.",
-        table=Table(("share of the energy", "components"), tuple((f"{share:.0%}", needed[share]) for share in SHARES)),
+        table=InspectionTable(
+            ("share of the energy", "components"), tuple((f"{share:.0%}", needed[share]) for share in SHARES)
+        ),
         chart=[[chart]],
-        more={"energy_curve": Table(("components", "share"), tuple(enumerate(shares, start=1)))},
+        more={"energy_curve": InspectionTable(("components", "share"), tuple(enumerate(shares, start=1)))},
     )
 
 

@@ -66,7 +66,7 @@ class AllSplits(Dataset):
         return part.read(place)
 
     def locate(self, index: int) -> str:
-        """Where its split has it."""
+        """Where its split has the sample."""
         part, place = self._place(index)
         return part.locate(place)
 

@@ -35,7 +35,7 @@ def describe_look(small: np.ndarray) -> int:
 
 
 def thumbnail_of(small: np.ndarray) -> np.ndarray:
-    """uint8 [16, 16, 3] of what `shrink` gives."""
+    """A thumbnail uint8 [16, 16, 3] of what `shrink` gives."""
     step = _SIDE // THUMBNAIL
     cells = small.reshape(THUMBNAIL, step, THUMBNAIL, step, 3).mean(axis=(1, 3))
     return np.round(cells).astype(np.uint8)

@@ -29,8 +29,8 @@ class Hit:
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What an image shows."""
+class GalleryAnswer:
+    """An answer to what an image shows."""
 
     label: str  # the most probable class, or `unknown`
     is_unknown: bool
@@ -49,7 +49,7 @@ class Contents:
 
     @cached_property
     def vectors(self) -> Tensor:
-        """[images, dim], of length 1; from the disk where they are in one file."""
+        """The embeddings [images, dim], of length 1; read from the disk where they are in one file."""
         parts = self.state.parts
         if not parts:
             return torch.zeros(0, self.state.manifest.dim)
@@ -57,7 +57,7 @@ class Contents:
 
     @cached_property
     def labels(self) -> dict[str, Tensor]:
-        """For each level int64 [images]; -1 without a label."""
+        """The labels of each level, int64 [images]; -1 without a label."""
         nothing = torch.zeros(0, len(self.state.manifest.levels), dtype=torch.int32)
         joined = torch.cat([nothing, *(part.labels for part in self.state.parts)]).long()
         return dict(zip(self.state.manifest.levels, joined.unbind(dim=1), strict=True))
@@ -90,7 +90,7 @@ class Contents:
         return self.state.parts[part].paths[place]
 
     def thumbnail(self, row: int) -> bytes:
-        """A small JPEG; empty where there is none."""
+        """The image's thumbnail, a small JPEG; empty where there is none."""
         part, place = self._place(row)
         return self.state.parts[part].thumbnail(place)
 
@@ -100,7 +100,7 @@ class Contents:
         return {level: self.classes(level)[number] if number >= 0 else None for level, number in numbers}
 
     def paths(self) -> Iterator[str]:
-        """Of all images, in their order."""
+        """The paths of all images, in their order."""
         return (path for part in self.state.parts for path in part.paths)
 
     def make_conditioning(self, ranking: str, queries: Tensor, *, coarse: str | None) -> Conditioning | None:
@@ -152,7 +152,9 @@ class Contents:
             found.append([Hit(self.path(row), self.describe(row), cosine, s, row) for row, cosine, s in triples])
         return found
 
-    def classify(self, queries: Tensor, *, top: int, coarse: str | None, threshold: float | None) -> list[Answer]:
+    def classify(
+        self, queries: Tensor, *, top: int, coarse: str | None, threshold: float | None
+    ) -> list[GalleryAnswer]:
         """Equation 2.6 for each query; with `coarse`, the neighbours are those of that coarse class as far as any."""
         _check_top(top)
         level = self.state.manifest.fine
@@ -178,7 +180,7 @@ class Contents:
         top: int,
         is_allowed: Tensor | None,
         threshold: float | None,
-    ) -> Answer:
+    ) -> GalleryAnswer:
         rows = rows if is_allowed is None else rows[is_allowed[rows]]
         cosines = self.vectors[rows].float() @ query
         labels = self.labels[self.state.manifest.fine][rows]
@@ -189,11 +191,11 @@ class Contents:
         answers = tuple((names[place], p) for place, p in pairs if p > 0)
         nearest = cosines.max().item()
         is_unknown = threshold is not None and nearest < threshold
-        return Answer(UNKNOWN if is_unknown else answers[0][0], is_unknown, nearest, answers)
+        return GalleryAnswer(UNKNOWN if is_unknown else answers[0][0], is_unknown, nearest, answers)
 
     @cached_property
     def _index(self) -> ApproximateIndex | None:
-        """None where there is none, or another process has replaced it: the images of this state are still here."""
+        """The approximate index; None where there is none, or another process has replaced it."""
         entry = self.state.manifest.index
         if entry is None:
             return None

@@ -11,14 +11,14 @@ Cell = str | int | float | None  # None: there is no such number
 
 
 @dataclass(frozen=True)
-class Table:
+class InspectionTable:
     """Rows below the names of their columns."""
 
     columns: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
 
     def as_csv(self) -> str:
-        """Six digits of a number; nothing where there is none."""
+        """The table as CSV: numbers with six digits, an empty cell where there is none."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(self.columns)
@@ -26,9 +26,9 @@ class Table:
         return text.getvalue()
 
 
-def tabulate(columns: Mapping[str, Mapping[Layer, float | None]]) -> Table:
+def tabulate(columns: Mapping[str, Mapping[Layer, float | None]]) -> InspectionTable:
     """A row for each block, from columns of numbers by layer; layers of one block stand in the same row."""
     by_block = {name: {layer.label: value for layer, value in column.items()} for name, column in columns.items()}
     blocks = dict.fromkeys(block for column in by_block.values() for block in column)
     rows = tuple((block, *(column.get(block) for column in by_block.values())) for block in blocks)
-    return Table(("layer", *columns), rows)
+    return InspectionTable(("layer", *columns), rows)

@@ -17,7 +17,7 @@ from torch import Tensor
 from vitrail.storage import settle
 from vitrail.weights.hub import HUB_PREFIX, WEIGHT_FILES, HubAddress, fetch
 
-Source = str | os.PathLike[str] | Mapping[str, Any]
+WeightSource = str | os.PathLike[str] | Mapping[str, Any]
 
 SUFFIXES = (".safetensors", ".pth", ".pt", ".bin")
 GRID_KEY = "grid"  # in the metadata of a safetensors file we wrote: "rows x columns" of its patches
@@ -35,7 +35,7 @@ class Weights:
     grid: tuple[int, int] | None = None  # rows and columns of patches, where the source says it
 
 
-def read_weights(source: Source) -> Weights:
+def read_weights(source: WeightSource) -> Weights:
     """The weights of a path, a folder, `hf://owner/name` or a state dict."""
     if isinstance(source, Mapping):
         return Weights(tensors_of(source, "the state dict"), "the state dict")

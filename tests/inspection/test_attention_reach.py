@@ -6,7 +6,7 @@ import pytest
 import torch
 from planted import DIM, PATCH, bright_at, plant
 
-from vitrail.inspection.attention import distances_between, spread_of, watched_attention
+from vitrail.inspection.attention_reach import distances_between, spread_of, watched_attention
 from vitrail.layers.attention import SelfAttention
 from vitrail.models.contract import Model
 

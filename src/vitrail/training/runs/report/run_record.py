@@ -49,7 +49,7 @@ class RunRecord:
 
     @property
     def measures(self) -> tuple[Measure, ...]:
-        """What evaluations give."""
+        """The measures that evaluations of the run give."""
         return self.task.measures
 
     @property
@@ -85,7 +85,7 @@ def stage_number(line: Line) -> int:
 
 
 def read_run(folder: Path) -> RunRecord:
-    """All that can be read of a run folder."""
+    """Everything that can be read of a run folder."""
     if not folder.is_dir():
         raise ValueError(f"{folder} is not a folder: give the folder of a run")
     unreadable: list[str] = []
@@ -140,7 +140,7 @@ def _read_lines(path: Path) -> tuple[Line, ...]:
 
 
 def _of_kind(lines: Sequence[Line], kind: str) -> tuple[Line, ...]:
-    """In the order of steps: what a resumed run went through a second time counts as it went then."""
+    """Lines of a kind in the order of steps; of steps that a resumed run took a second time those count."""
     kept: list[Line] = []
     for line in lines:
         if line.get("kind") != kind or math.isnan(number(line, "step")):

@@ -13,7 +13,7 @@ class _Frozen(BaseModel):
 
 
 class ModelEntry(_Frozen):
-    """Whose embeddings they are."""
+    """The model whose embeddings the gallery holds."""
 
     source: str | None  # a run, a saved model, hf://OWNER/NAME; None: only its maker knows
     trunk: str | None = None  # of a pack
@@ -25,7 +25,7 @@ class ModelEntry(_Frozen):
 
 
 class Threshold(_Frozen):
-    """Below which cosine to the nearest image an answer is `unknown`."""
+    """The cosine to the nearest image below which an answer is `unknown`."""
 
     cosine: float
     false_reject: float = Field(ge=0.0, le=1.0)  # the share of the held-out images that it turns away
@@ -33,7 +33,7 @@ class Threshold(_Frozen):
     held_out: str  # what they were
 
 
-class Part(_Frozen):
+class PartEntry(_Frozen):
     """A file of images."""
 
     file: str
@@ -63,7 +63,7 @@ class Manifest(_Frozen):
     threshold: Threshold | None
     wanted_index: Literal["exact", "ivf", "hnsw"] = "exact"
     index: IndexEntry | None = None
-    parts: tuple[Part, ...]
+    parts: tuple[PartEntry, ...]
 
     @model_validator(mode="after")
     def _check(self) -> "Manifest":
@@ -80,7 +80,7 @@ class Manifest(_Frozen):
 
     @property
     def files(self) -> set[str]:
-        """The names of all files that belong to it."""
+        """The names of all files that belong to the gallery."""
         return {part.file for part in self.parts} | ({self.index.file} if self.index else set())
 
 

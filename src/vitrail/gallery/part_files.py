@@ -10,7 +10,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from vitrail.gallery.manifest import Manifest, Part
+from vitrail.gallery.gallery_manifest import Manifest, PartEntry
 from vitrail.storage.tensors import write_tensors
 
 
@@ -27,7 +27,7 @@ class Rows:
         return len(self.vectors)
 
     def choose(self, places: Sequence[int]) -> "Rows":
-        """Some of them."""
+        """Some of the images."""
         at = torch.tensor(places, dtype=torch.int64)
         return Rows(
             self.vectors[at],
@@ -38,7 +38,7 @@ class Rows:
 
     @classmethod
     def joined(cls, several: "Sequence[Rows]") -> "Rows":
-        """All of them, one after the other."""
+        """The images of several, one after the other."""
         return cls(
             torch.cat([rows.vectors for rows in several]),
             torch.cat([rows.labels for rows in several]),
@@ -61,17 +61,17 @@ class StoredPart:
         return len(self.vectors)
 
     def thumbnail(self, place: int) -> bytes:
-        """A JPEG; empty where there is none."""
+        """The thumbnail at a place, a JPEG; empty where there is none."""
         start = int(self._ends[place - 1]) if place else 0
         return self._thumbnails[start : int(self._ends[place])].numpy().tobytes()
 
     def rows(self) -> Rows:
-        """All of it, in memory."""
+        """All images of the file, in memory."""
         thumbnails = tuple(self.thumbnail(place) for place in range(len(self)))
         return Rows(self.vectors, self.labels, self.paths, thumbnails)
 
 
-def write_part(rows: Rows, path: Path) -> Part:
+def write_part(rows: Rows, path: Path) -> PartEntry:
     """Write images to a new file."""
     paths, path_ends = _pack([text.encode("utf-8", "surrogateescape") for text in rows.paths])
     thumbnails, thumbnail_ends = _pack(rows.thumbnails)
@@ -84,10 +84,10 @@ def write_part(rows: Rows, path: Path) -> Part:
         "thumbnail_ends": thumbnail_ends,
     }
     write_tensors(tensors, path)
-    return Part(file=path.name, count=len(rows), size=path.stat().st_size)
+    return PartEntry(file=path.name, count=len(rows), size=path.stat().st_size)
 
 
-def read_part(folder: Path, part: Part, manifest: Manifest) -> StoredPart:
+def read_part(folder: Path, part: PartEntry, manifest: Manifest) -> StoredPart:
     """The images of a file; FileNotFoundError where another process has replaced it meanwhile."""
     path = folder / part.file
     size = path.stat().st_size
