@@ -146,7 +146,7 @@ def batch_norm_affine(norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor]:
 
 
 def exact(tensor: Tensor) -> Tensor:
-    """In the widest type its device has, for arithmetic whose result is rounded once."""
+    """A tensor in the widest type its device has, for arithmetic whose result is rounded once."""
     return tensor.to(torch.float32 if tensor.device.type == "mps" else torch.float64)
 
 

@@ -22,6 +22,7 @@ from vitrail.evaluation.predict import predict
 from vitrail.models.contract import Model
 from vitrail.settings.image_recipe import ImageRecipe
 from vitrail.settings.recipe import Recipe
+from vitrail.settings.section import ImageSize
 from vitrail.settings.text import read_recipe, stage_of
 from vitrail.storage import read_json_object
 from vitrail.tasks import find_task
@@ -38,7 +39,6 @@ from vitrail.weights.save import CONFIG_FILE
 _LOGGER = logging.getLogger(__name__)
 TASK_FILE = "task.json"
 CLASSES_FILE = "classes.json"  # what models had in its place before
-ImageSize = int | tuple[int, int]
 
 
 @dataclass(frozen=True)

@@ -111,7 +111,7 @@ class Evaluator(ABC):
         """Leave in the run's folder what the report reads of the last measurement; the main process calls it."""
 
 
-class World(Protocol):
+class Together(Protocol):
     """The processes that train together, as a task may see them."""
 
     @property
@@ -183,7 +183,7 @@ class Site:
 
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     dtype: torch.dtype = torch.float32  # that products are computed in
-    world: World = field(default_factory=Alone)
+    world: Together = field(default_factory=Alone)
     reporter: Reporter = field(default_factory=Silence)
     seed: int = 0  # of the stage
     stage: int = 0

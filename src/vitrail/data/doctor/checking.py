@@ -6,7 +6,7 @@ from pathlib import Path
 
 from vitrail.data.datasets import open_source
 from vitrail.data.doctor import check
-from vitrail.data.doctor.files import write_files
+from vitrail.data.doctor.check_files import write_files
 from vitrail.data.doctor.findings import Findings
 
 

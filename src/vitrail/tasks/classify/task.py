@@ -67,7 +67,7 @@ class Classify(ImageTask):
 
     @property
     def keeps_pairs(self) -> bool:
-        """Pairs are what is mixed."""
+        """Whether neighbours are mixed, so that batches are cut between pairs."""
         return self.recipe.blend.is_mixing
 
     def open(self) -> LabelledData:
@@ -81,7 +81,7 @@ class Classify(ImageTask):
         return make_backbone(self.recipe, num_classes=len(require_classes(description)))
 
     def attach(self, model: Model) -> None:
-        """Be ready to mix, too."""
+        """Make what mixes images for the model."""
         super().attach(model)
         smoothing = self.recipe.objective.smoothing
         self.blend = self.recipe.blend.build(num_classes=self.data.num_classes, smoothing=smoothing)

@@ -66,7 +66,7 @@ class _Pass:
 
     @property
     def figures(self) -> dict[str, Any]:
-        """The model's own."""
+        """Figures of the model itself, its heads together."""
         precision = dict(self.precision.results()) if self.precision is not None else {}
         return {**dict(self.meter.results()), **precision, "count": self.meter.count}
 

@@ -18,7 +18,7 @@ class Classes:
     coarse_of: tuple[int, ...] = ()
 
     def name(self, index: int) -> str:
-        """Of a class; its number where the names are not known."""
+        """The name of a class; its number where the names are not known."""
         return self.names[index] if 0 <= index < len(self.names) else f"class {index}"
 
     def coarse(self, index: int) -> str | None:

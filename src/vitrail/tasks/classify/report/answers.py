@@ -40,7 +40,7 @@ class Mistakes:
 
     @property
     def num_mistakes(self) -> int:
-        """Of all classes."""
+        """Count the mistakes of all classes."""
         return int(self.num_images.sum() - self.num_right.sum())
 
 
