@@ -33,7 +33,8 @@ ARROWS: dict[str, set[str]] = {
         "settings",
     },
     "inference": {
-        *("storage", "layers", "models", "heads", "weights", "data", "evaluation", "settings", "tasks", "training"),
+        *("storage", "pages", "layers", "models", "heads", "weights", "data", "evaluation", "settings", "tasks"),
+        "training",
     },
     "training": {
         *("vitrail", "storage", "pages", "layers", "models", "heads", "weights", "data", "evaluation", "settings"),

@@ -195,7 +195,9 @@ def show_progress(name: str, *, total: int) -> Iterator[Callable[[int], object]]
     from rich.console import Console
     from rich.progress import Progress
 
+    from vitrail.pages.terminal import can_draw_bars
+
     console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal, redirect_stdout=False) as bars:
+    with Progress(console=console, transient=True, disable=not can_draw_bars(console), redirect_stdout=False) as bars:
         task = bars.add_task(name, total=total)
         yield lambda count: bars.advance(task, count)

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 
+from vitrail.pages.terminal import can_draw_bars
 from vitrail.tasks.contract import Measure
 
 Item = TypeVar("Item")
@@ -37,7 +38,7 @@ class Progress:
     def stage(self, name: str, *, total: int, completed: int) -> Iterator[None]:
         """Show the steps of a stage inside the block, of which some may be done."""
         self._reset()
-        if not (self.is_shown and self.console.is_terminal):
+        if not (self.is_shown and can_draw_bars(self.console)):
             yield
             return
         columns = ("[bold]{task.description}", BarColumn(), MofNCompleteColumn(), "{task.fields[note]}")
@@ -110,7 +111,7 @@ class Progress:
     @contextlib.contextmanager
     def counting(self, name: str, *, total: int) -> Iterator[Callable[[int], object]]:
         """Show a bar for something that a run does before its first step; the function adds to it."""
-        is_shown = self.is_shown and self.console.is_terminal
+        is_shown = self.is_shown and can_draw_bars(self.console)
         with Bars(console=self.console, transient=True, disable=not is_shown) as bars:
             task = bars.add_task(name, total=total)
             yield lambda count: bars.advance(task, count)
