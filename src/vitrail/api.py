@@ -17,6 +17,8 @@ from vitrail.training.runs.report import summarize
 from vitrail.training.runs.run_folder import RunFolder
 from vitrail.training.start import INTERRUPTED, train_here
 
+AnyPath = str | os.PathLike[str]
+
 
 @dataclass(frozen=True, repr=False)
 class Run:
@@ -42,7 +44,7 @@ class Run:
         return f"{summarize(self.path)}\nreport: {self.report}"
 
 
-def train(recipe: str | Recipe, *, data: str | None = None, out: str | os.PathLike[str], **changes: Any) -> Run:
+def train(recipe: AnyPath | Recipe, *, data: AnyPath | None = None, out: AnyPath, **changes: Any) -> Run:
     """Train with a recipe (a name, a YAML file, or a `Recipe`), or go on with the run in `out`.
 
     `changes` are settings by their keys, dotted ones as `**{"optimizer.clip": 1.0}`. Ctrl-C saves the run and is a
@@ -50,12 +52,15 @@ def train(recipe: str | Recipe, *, data: str | None = None, out: str | os.PathLi
     """
     found = make_recipe(recipe, data=data, **changes)
     folder = RunFolder(Path(out))
-    if train_here(found, folder, again=None, is_told=False) == INTERRUPTED:
+    code = train_here(found, folder, again=None, is_told=False)
+    if code == INTERRUPTED:
         raise KeyboardInterrupt(f"stopped and saved: the same call goes on with {folder.path}")
+    if code != 0:
+        raise ValueError(f"the processes of the run ended with code {code}; what they said is above")
     return Run(folder.path)
 
 
-def plan(recipe: str | Recipe, *, data: str | None = None, **changes: Any) -> Plan:
+def plan(recipe: AnyPath | Recipe, *, data: AnyPath | None = None, **changes: Any) -> Plan:
     """Measure for some seconds what a recipe will take on this machine; nothing is written."""
     found = make_recipe(recipe, data=data, **changes)
     if found.run.threads is not None:
@@ -63,10 +68,14 @@ def plan(recipe: str | Recipe, *, data: str | None = None, **changes: Any) -> Pl
     return make_plan(found)
 
 
-def make_recipe(recipe: str | Recipe, *, data: str | None = None, **changes: Any) -> Recipe:
+def make_recipe(recipe: AnyPath | Recipe, *, data: AnyPath | None = None, **changes: Any) -> Recipe:
     """A recipe by its name, its file or itself, with some settings changed; texts of one's own are allowed code."""
     if data is not None:
-        changes["data"] = data
+        changes["data"] = os.fspath(data)
+    if isinstance(recipe, os.PathLike):
+        recipe = os.fspath(recipe)
+    if not isinstance(recipe, (str, Recipe)):
+        raise ValueError(f"a recipe is a name, a YAML file or a Recipe, not a {type(recipe).__name__}")
     texts = [recipe] if isinstance(recipe, str) else []
     allow_own(*texts, *(value for value in changes.values() if isinstance(value, str)))
     if isinstance(recipe, str):

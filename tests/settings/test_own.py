@@ -108,9 +108,7 @@ def test_the_form_of_a_name(text: str, expected: bool) -> None:
 
 
 def test_nothing_is_imported_that_the_user_did_not_type(here: Path) -> None:
-    said = (
-        r"^the loss mine:loss is code that a file names, .* type mine:loss on the command line too, or set VITRAIL_OWN="
-    )
+    said = r"^the loss mine:loss is code that a file names, .* set VITRAIL_OWN=mine:loss, or give it as a setting"
     with pytest.raises(ValueError, match=said):
         load_own("mine:loss", what="loss")
     assert not (here / "imported").exists()

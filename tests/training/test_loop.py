@@ -328,3 +328,9 @@ def test_a_checkpoint_leaves_the_memory_before_the_first_step(tmp_path: Path, mo
     monkeypatch.setattr(stages, "load_checkpoint", remember)
     monkeypatch.setattr(stage.Stage, "run", look)
     run_in(run.path, *words)
+
+
+def test_a_stage_that_cannot_be_learnt_is_refused_before_the_first(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no teacher given: add teacher=RUN"):
+        run_in(tmp_path / "run", "stages=[{epochs: 1}, {epochs: 1, task: distill}]")
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()

@@ -72,6 +72,8 @@ def run(arguments: argparse.Namespace) -> int:
             write(answer)
             advance(1)
     if num_unread == len(paths):
+        if arguments.csv:
+            print("path")
         return _NOTHING
     return _INCOMPLETE if num_unread else 0
 

@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from vitrail.inference.passes import find_recipe, load_seeing
+from vitrail.inference.passes import check_keys, find_recipe, load_seeing
 from vitrail.tasks import find_task
 from vitrail.tasks.contract import Evaluation, EvaluationRequest
 
@@ -13,8 +13,8 @@ def evaluate(
     source: str | os.PathLike[str],
     *,
     data: str | None = None,
-    sizes: Sequence[int] = (),
-    crop_ratios: Sequence[float] = (),
+    sizes: int | Sequence[int] = (),
+    crop_ratios: float | Sequence[float] = (),
     tokens: bool = False,
     **settings: Any,
 ) -> Evaluation:
@@ -25,7 +25,12 @@ def evaluate(
     trunk.
     """
     text = os.fspath(source)
+    check_keys(settings)
     given = {**settings, **({} if data is None else {"data": data})}
     trained = load_seeing(text, given)
-    options = {"sizes": sizes, "crop_ratios": crop_ratios, "tokens": tokens}
+    options = {"sizes": _several(sizes), "crop_ratios": _several(crop_ratios), "tokens": tokens}
     return find_task(trained.task).evaluate(EvaluationRequest(text, trained, given, options, find_recipe(text)))
+
+
+def _several(numbers: float | Sequence[float]) -> list[float]:
+    return [numbers] if isinstance(numbers, (int, float)) else list(numbers)

@@ -96,12 +96,17 @@ def _read_settings(words: list[str], *, keys: Sequence[str]) -> dict[str, Any]:
     from vitrail.settings.text import parse_assignments
 
     settings = parse_assignments(words)
+    check_keys(settings, keys=keys)
+    return settings
+
+
+def check_keys(settings: Iterable[str], *, keys: Sequence[str] = KEYS) -> None:
+    """Refuse a setting that there is not."""
     for key in settings:
         if key not in keys:
             near = difflib.get_close_matches(key, keys, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(keys)}"
             raise ValueError(f"unknown key {key!r}; {hint}")
-    return settings
 
 
 def open_data(source: str, settings: Mapping[str, Any], trained: "Trained") -> "tuple[Dataset, str]":
@@ -159,7 +164,7 @@ def read_whole(value: Any, key: str, *, least: int = 1) -> int:
 
 def read_image_size(value: Any) -> "int | tuple[int, int] | None":
     """A side, or [height, width]."""
-    if isinstance(value, list) and len(value) == 2:
+    if isinstance(value, (list, tuple)) and len(value) == 2:
         return read_whole(value[0], "image_size"), read_whole(value[1], "image_size")
     return None if value is None else read_whole(value, "image_size")
 

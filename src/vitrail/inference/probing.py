@@ -21,6 +21,7 @@ from vitrail.evaluation.probe_data import label
 from vitrail.evaluation.probed_model import attach_probe, check_attachable
 from vitrail.inference.passes import (
     Passes,
+    check_keys,
     load_seeing,
     make_extraction,
     open_data,
@@ -69,6 +70,7 @@ def probe(
     Further settings are those of `vitrail probe`: split, level, image_size, batch_size, workers, device ...
     """
     text = os.fspath(source)
+    check_keys(settings)
     given = {"method": method, "init": init, "out": out, "cache": cache, "data": data, **settings}
     given = {key: value for key, value in given.items() if value is not None}
     remarks: list[str] = []

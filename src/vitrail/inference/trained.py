@@ -100,6 +100,8 @@ class Trained:
         given: list[Any] = list(images) if is_several else [images]  # type: ignore[arg-type]
         if not given:
             return []
+        if top < 1:
+            raise ValueError(f"top must be at least 1, not {top}")
         self.require_classifier("the model")
         data = GivenImages(given)
         passes = Passes(data, None, {"device": device, "batch_size": batch_size, "workers": 0})

@@ -33,6 +33,12 @@ def allow_own(*texts: str) -> None:
         _allowed.update(part for part in re.split(r"[=,\s]", text) if is_own(part))
 
 
+def allowed_texts() -> str:
+    """What may be imported, as the environment variable has it: for processes that this one starts."""
+    given = os.environ.get(ENVIRONMENT_VARIABLE, "").split(",")
+    return ",".join(sorted(_allowed.union(filter(None, given))))
+
+
 def load_own(text: str, *, what: str) -> Callable[..., Any]:
     """The callable that `module:name` names, from the working directory or the python path; `what` is for messages."""
     match = _OWN.fullmatch(text)
@@ -40,8 +46,8 @@ def load_own(text: str, *, what: str) -> Callable[..., Any]:
         raise ValueError(f"the {what} {text} is not written as module:name, such as mine:{what.replace(' ', '_')}")
     if text not in _allowed | set(os.environ.get(ENVIRONMENT_VARIABLE, "").split(",")):
         raise ValueError(
-            f"the {what} {text} is code that a file names, and no file may bring code: if it is yours, type {text} on "
-            f"the command line too, or set {ENVIRONMENT_VARIABLE}={text}"
+            f"the {what} {text} is code that a file names, and no file may bring code: if it is yours, set "
+            f"{ENVIRONMENT_VARIABLE}={text}, or give it as a setting on the command line"
         )
     with working_directory_on_path():
         return _import(text, module=match["module"], name=match["name"], what=what)

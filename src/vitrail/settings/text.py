@@ -71,6 +71,7 @@ def change(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
     """
     label = ", ".join(f"{key}={value}" for key, value in changes.items())
     changes = {_long(key): value for key, value in changes.items()}
+    changes = {key: value for key, value in changes.items() if value is not None or not _is_of_another(key, recipe)}
     kind = _kind_after(recipe, changes, label=label)
     content = {key: value for key, value in recipe.model_dump().items() if key in kind.model_fields}
     if type(recipe) is not kind:
@@ -94,6 +95,12 @@ def change(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
             raise ValueError(f"{key} is a group of settings: set one of them, such as {inner}")
         place[last] = value
     return make_recipe(content, label=label)
+
+
+def _is_of_another(key: str, recipe: Recipe) -> bool:
+    """Whether only recipes of other tasks have a key: nothing is its value already."""
+    section = key.partition(".")[0]
+    return section not in type(recipe).model_fields and any(section in kind.model_fields for kind in recipe_classes())
 
 
 def _filled_in(defaults: dict[str, Any], content: Mapping[str, Any]) -> dict[str, Any]:

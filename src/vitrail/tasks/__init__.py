@@ -43,4 +43,7 @@ def _load_own(name: str) -> Any:
 
     if not is_own(name):
         raise ValueError(f"there is no task {name!r}: there are {', '.join(TASKS)}, or module:Class of your own")
-    return load_own(name, what="task")
+    found = load_own(name, what="task")
+    if not hasattr(found, "Recipe"):
+        raise ValueError(f"the task {name} is no class of a task: see vitrail.tasks.contract.Task")
+    return found

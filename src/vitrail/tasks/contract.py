@@ -291,6 +291,9 @@ class Task(ABC, Generic[B]):
     def __init__(self, recipe: Any, site: Site) -> None:
         self.recipe, self.site = recipe, site
 
+    def check(self) -> None:
+        """Refuse a recipe that can't be learnt; asked of every stage before the first one begins."""
+
     @abstractmethod
     def open(self) -> TaskData:
         """The data, which the task keeps; what is wrong with it or with the recipe is told here."""
@@ -347,19 +350,22 @@ class Task(ABC, Generic[B]):
         """Measure a trained model; by default as its run measured it, on the data of the run or on other data."""
         if request.recipe is None:
             raise ValueError(f"{request.source} is no run, whose recipe would say how it is measured")
-        for name, value in request.options.items():
-            if value:
-                raise ValueError(f"--{name.replace('_', '-')} is not for a model of this task: leave it out")
+        refused = [name for name, value in request.options.items() if value]
+        refused += [name for name in request.settings if name not in ("data", "device", "precision")]
+        if refused:
+            raise ValueError(f"a model of the task {request.recipe.task} is measured without {', '.join(refused)}")
         recipe = change(request.recipe, {"data": request.settings["data"]} if "data" in request.settings else {})
         device = choose_device(str(request.settings.get("device", "auto")))
-        task = cls(recipe, Site(device=device, dtype=choose_precision("auto", device), seed=recipe.seed))
+        dtype = choose_precision(str(request.settings.get("precision", "auto")), device)
+        task = cls(recipe, Site(device=device, dtype=dtype, seed=recipe.seed))
         data = task.open()
         model = request.trained.model.to(device)
         task.attach(model)
         loaders = task.make_loaders(num_parts=1, listing=None)
         objective = task.make_objective(total_steps=1, is_trial=True)
-        task.finish(objective, loaders)
-        figures = dict(pair for one in task.make_evaluators(objective, loaders) for pair in one.measure(model))
+        with torch.no_grad():
+            task.finish(objective, loaders)
+            figures = dict(pair for one in task.make_evaluators(objective, loaders) for pair in one.measure(model))
         lines = [f"{request.source} on {data.num_val:,} samples of {recipe.data.spec}", ""]
         lines += [f"{one.label:<24}{one.show(figures[one.key])}" for one in cls.measures if one.key in figures]
         return Evaluation(figures, {"task": recipe.task, "data": recipe.data.spec, **figures}, "\n".join(lines))

@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import os
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import torch
 
 from vitrail.evaluation.predict import choose_device
+from vitrail.settings.own import ENVIRONMENT_VARIABLE, allowed_texts
 from vitrail.settings.recipe import Recipe
 from vitrail.settings.text import write_yaml
 from vitrail.training.loop.interruption import Interrupted
@@ -31,11 +33,27 @@ def train_here(recipe: Recipe, folder: RunFolder, *, again: list[str] | None, is
     if recipe.run.devices * recipe.run.nodes > 1 and not is_launched():
         if again is not None:
             return launch(again, recipe.run)
-        with tempfile.TemporaryDirectory() as place:
+        if "SLURM_STEP_NUM_TASKS" in os.environ:
+            raise ValueError("under srun a run of several processes is started by `vitrail train`, not from Python")
+        with tempfile.TemporaryDirectory() as place, _own_code_for_children():
             file = Path(place) / "recipe.yaml"
             file.write_text(write_yaml(recipe), encoding="utf-8")
             return launch(["train", str(file), f"out={folder.path}"], recipe.run)
     return _train(recipe, folder, is_told=is_told)
+
+
+@contextlib.contextmanager
+def _own_code_for_children() -> Iterator[None]:
+    """Processes that are started inside the block may import what this one may."""
+    before = os.environ.get(ENVIRONMENT_VARIABLE)
+    os.environ[ENVIRONMENT_VARIABLE] = allowed_texts()
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[ENVIRONMENT_VARIABLE]
+        else:
+            os.environ[ENVIRONMENT_VARIABLE] = before
 
 
 def _train(recipe: Recipe, folder: RunFolder, *, is_told: bool) -> int:

@@ -23,6 +23,11 @@ class GivenImages(Dataset):
         self.name, self.split = "images", "given"
         self.levels = {}
         self.images = images
+        for image in images:
+            if not isinstance(image, (str, os.PathLike, np.ndarray, Image.Image, Tensor)):
+                raise ValueError(
+                    f"an image is a path, an array, a picture of Pillow or a tensor, not a {type(image).__name__}"
+                )
 
     def __len__(self) -> int:
         return len(self.images)
@@ -49,13 +54,17 @@ def as_pixels(image: Tensor) -> np.ndarray:
     """uint8 pixels [height, width, 3] of a tensor [3, height, width] or [height, width] of bytes, or of 0 ... 1."""
     if image.ndim == 2:
         image = image.expand(3, *image.shape)
-    if image.ndim != 3 or image.shape[0] not in (1, 3):
+    if image.ndim != 3 or image.shape[0] not in (1, 3) or image.numel() == 0:
         raise ValueError(f"an image is a tensor [3, height, width], not {list(image.shape)}")
+    if image.dtype == torch.bool or not bool(torch.isfinite(image).all()):
+        raise ValueError(f"an image is a tensor of bytes or of 0 ... 1, and finite, not of {image.dtype}")
     if image.is_floating_point():
         if image.min() < 0.0 or image.max() > 1.0:
             raise ValueError(
                 "an image of floating point has values of 0 ... 1: it is normalised by the model's own rule"
             )
         image = (image * 255.0).round()
+    elif image.min() < 0 or image.max() > 255:
+        raise ValueError("an image of whole numbers has values of 0 ... 255")
     pixels = image.detach().to("cpu", torch.uint8).expand(3, *image.shape[1:])
     return np.ascontiguousarray(pixels.permute(1, 2, 0).numpy())

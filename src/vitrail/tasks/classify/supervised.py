@@ -49,7 +49,10 @@ class Supervised(Objective[ImageBatch]):
     def cost(self, logits: Tensor, targets: Tensor) -> Tensor:
         """The loss of logits [batch, classes], a number."""
         if callable(self.loss):
-            return self.loss(logits, targets)
+            cost = self.loss(logits, targets)
+            if not isinstance(cost, Tensor) or cost.ndim != 0:
+                raise ValueError("a loss of one's own gives one number for a batch, a tensor without axes")
+            return cost
         weights = self.weights_for(logits)
         if self.loss == "bce":
             targets = binary_targets(targets, num_classes=logits.shape[1], smoothing=self.smoothing)

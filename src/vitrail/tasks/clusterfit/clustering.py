@@ -36,8 +36,6 @@ def cluster_data(data: LabelledData, recipe: ClusterFitRecipe, *, site: Site) ->
     folder, clusters of no meaning are as good.
     """
     settings = recipe.clusters
-    if settings.of is None:
-        raise ValueError("clusters are of a model's features: add clusters.of=RUN, a run or a saved model")
     if settings.number > data.num_train:
         raise ValueError(
             f"clusters.number={settings.number} is more than the {data.num_train} images of train: lower it"

@@ -20,7 +20,13 @@ class ClusterFit(Classify):
         """How many images are embedded before the first step: those of both splits."""
         return self.data.num_train + self.data.num_val
 
+    def check(self) -> None:
+        """Clusters are of something."""
+        if self.recipe.clusters.of is None:
+            raise ValueError("clusters are of a model's features: add clusters.of=RUN, a run or a saved model")
+
     def open(self) -> LabelledData:
         """Images, whatever their labels are, with their clusters."""
+        self.check()
         self.data = cluster_data(open_labelled(self.recipe.data), self.recipe, site=self.site)
         return self.data

@@ -38,10 +38,14 @@ class Distill(Classify):
         """The number of views of an image where answers are kept: as many as there are answers to it."""
         return self.recipe.teacher.num_views
 
-    def open(self) -> LabelledData:
-        """Images of one label each."""
+    def check(self) -> None:
+        """A student needs a teacher."""
         if self.recipe.teacher.model is None:
             raise ValueError("no teacher given: add teacher=RUN, or task=classify to learn from labels alone")
+
+    def open(self) -> LabelledData:
+        """Images of one label each."""
+        self.check()
         data = super().open()
         if data.labels.is_multiple:
             raise ValueError("images of this data have several labels: a teacher that names one can't be learnt from")

@@ -78,13 +78,27 @@ class Embed(ImageTask):
         """What was most often mistaken."""
         return answer_remarks(run)
 
-    def open(self) -> LabelledData:
-        """Open images of one label each; of one class in all where images themselves are told apart."""
+    def check(self) -> None:
+        """Losses need what they compare, and a projector a loss."""
         settings = self.recipe.embedding
         if self.recipe.run.sharding == "full":
             raise ValueError("an embedding is not learnt with sharding=full: leave it out, DDP shares the memory too")
+        if settings.compares_views and settings.num_views < 2:
+            raise ValueError(
+                "the instance and triplet losses compare views of an image: set embedding.views to 2 or more, "
+                "or embedding.instance=0"
+            )
+        is_projected = settings.knn > 0.0 or settings.compares_views
+        if settings.projector != "none" and not is_projected:
+            raise ValueError(
+                "no loss reads the projector: set embedding.projector=none, or a weight of embedding above 0"
+            )
+
+    def open(self) -> LabelledData:
+        """Open images of one label each; of one class in all where images themselves are told apart."""
+        self.check()
         self.data = open_labelled(self.recipe.data)
-        if not settings.compares_views:
+        if not self.recipe.embedding.compares_views:
             check_several_classes(self.data)
         if self.data.labels.is_multiple:
             raise ValueError("images of this data have several labels: an embedding is learnt from one label an image")
@@ -98,16 +112,6 @@ class Embed(ImageTask):
     def make_model(self, description: Mapping[str, Any]) -> EmbeddingModel:
         """A projector on the recipe's model, and what the losses need besides."""
         settings = self.recipe.embedding
-        if settings.compares_views and settings.num_views < 2:
-            raise ValueError(
-                "the instance and triplet losses compare views of an image: set embedding.views to 2 or more, "
-                "or embedding.instance=0"
-            )
-        is_projected = settings.knn > 0.0 or settings.compares_views
-        if settings.projector != "none" and not is_projected:
-            raise ValueError(
-                "no loss reads the projector: set embedding.projector=none, or a weight of embedding above 0"
-            )
         trunk = make_backbone(self.recipe, num_classes=0)
         num_classes = len(require_classes(description)) if settings.cross_entropy > 0.0 else 0
         return EmbeddingModel(

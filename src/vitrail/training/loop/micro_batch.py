@@ -16,6 +16,7 @@ _LARGEST, _SMALLEST = 1024, 8
 # A CPU is fastest when activations stay in its caches; nothing is gained above this.
 _LARGEST_ON_CPU = 128
 _ENOUGH_SECONDS = 3.0
+_SHARE_OF_MEMORY = 0.9  # that a trial of several devices may fill
 
 
 def choose_micro_batch(
@@ -54,7 +55,10 @@ def choose_micro_batch(
             # of the model takes the place of one of them here, this of the others.
             num_reserved = 2 if together is None else 3
             reserved = [torch.empty_like(parameter) for parameter in model.parameters() for _ in range(num_reserved)]
-            count = _largest_that_fits(largest, seconds)
+            if together is None:
+                count = _largest_that_fits(largest, seconds)
+            else:
+                count = _largest_by_doubling(largest, seconds, device=device, together=together)
             del reserved
     model.zero_grad()
     return count
@@ -84,6 +88,25 @@ def _largest_that_fits(largest: int, seconds: Callable[[int], float]) -> int:
                     "run.checkpointing=true, or sharding=full on several devices"
                 ) from None
             count = _even(count // 2)
+
+
+def _largest_by_doubling(
+    largest: int, seconds: Callable[[int], float], *, device: torch.device, together: World
+) -> int:
+    """Doubling as long as twice the activations fit every device: running out in one would leave the others waiting."""
+    count = 2
+    total = torch.cuda.get_device_properties(device).total_memory
+    before = torch.cuda.memory_allocated(device)
+    while count < largest:
+        torch.cuda.reset_peak_memory_stats(device)
+        for _ in range(2):  # gradients take their memory in the first backward pass
+            seconds(count)
+        peak = torch.cuda.max_memory_allocated(device)
+        [is_full] = together.any(peak + (peak - before) > _SHARE_OF_MEMORY * total)
+        if is_full:
+            break
+        count = _even(min(2 * count, largest))
+    return count
 
 
 def _fastest(largest: int, seconds: Callable[[int], float]) -> int:

@@ -100,8 +100,10 @@ def make_plan(recipe: Recipe) -> Plan:
     tasks = [make_task(stage_of(recipe, number), site) for number in range(recipe.num_stages)]
     all_data = [task.open() for task in tasks]  # all of them first: what is missing shows at once
     memory = _Memory(device)
-    plans = tuple(measure_stage(task, data, memory=memory) for task, data in zip(tasks, all_data, strict=True))
-    return Plan(plans, str(device), str(dtype).removeprefix("torch."))
+    plans: list[StagePlan] = []
+    while tasks:  # a task that was measured goes, with its model
+        plans.append(measure_stage(tasks.pop(0), all_data.pop(0), memory=memory))
+    return Plan(tuple(plans), str(device), str(dtype).removeprefix("torch."))
 
 
 def make_task(recipe: Recipe, site: Site) -> Task[Any]:

@@ -153,7 +153,7 @@ class Stage:
 
     def _plan(self) -> int:
         """The micro-batch: given, as it was when the run began (sums round differently in other parts), or measured."""
-        plan = self.folder.read_json(self.folder.plan_file)
+        plan = self.world.share(self.folder.read_json(self.folder.plan_file) if self.world.is_main else None)
         key = f"micro_batch_{self.number}"
         if self.recipe.run.micro_batch is not None:
             plan[key] = self.recipe.run.micro_batch
@@ -241,7 +241,7 @@ class Stage:
                 parts[name] = parts.get(name, 0.0) + part * share
         self.scaler.unscale_(self.optimizer)
         norm = clip_gradients(self.model, self.recipe.optimizer.clip)
-        self._tell_others(is_loss_finite=bool(torch.isfinite(loss)))
+        self._tell_others(is_broken=bool(torch.isfinite(norm)) and not bool(torch.isfinite(loss)))
         if self._is_to_be_made(loss, norm, batches):
             self.scaler.step(self.optimizer)
             self.objective.after_step(self.model)
@@ -268,11 +268,11 @@ class Stage:
         with autocast(self.device, self.dtype):
             return self.objective(model, self.task.prepare(batch, at))
 
-    def _tell_others(self, *, is_loss_finite: bool) -> None:
+    def _tell_others(self, *, is_broken: bool) -> None:
         """Exchange, now and then, what one process knows and all must act on."""
         wants_save = time.monotonic() - self._last_save > 60 * self.recipe.run.save_minutes
         self.exchange.vote(
-            broken=not is_loss_finite,
+            broken=is_broken,
             stop=self.around.stop.is_set,
             save=wants_save,
             log=self.world.is_main and self.progress.is_time_for_metrics,
@@ -281,15 +281,18 @@ class Stage:
     def _is_to_be_made(self, loss: Tensor, norm: Tensor, batches: list[Batch]) -> bool:
         """Whether the step can be taken.
 
-        The norm is that of the gradients of all processes, so all come to the same answer by themselves. fp16 overflows
-        now and then: such a step is left out without a word.
+        The norm is that of the gradients of all processes, so all find by themselves that it is not finite, and then
+        ask each other whose loss is not. fp16 overflows now and then: such a step is left out without a word. A loss
+        that is not finite beside gradients that are shows at the next exchange.
         """
-        is_norm_finite = bool(torch.isfinite(norm))
-        [is_broken] = self.exchange.results("broken")
-        if is_norm_finite and not is_broken:
-            return True
-        if self.scaler.is_enabled() and not is_broken:
-            return False
+        if bool(torch.isfinite(norm)):
+            [is_broken] = self.exchange.results("broken")
+            if not is_broken:
+                return True
+        else:
+            [has_bad_loss] = self.world.any(not bool(torch.isfinite(loss)))
+            if self.scaler.is_enabled() and not has_bad_loss:
+                return False
         if self.recipe.run.on_nan == "skip":
             self.num_skipped += 1
             _LOGGER.warning("step %d skipped: loss %s, gradient norm %s", self.step, loss.item(), norm.item())

@@ -9,7 +9,8 @@ import torch
 from vitrail.evaluation.predict import choose_precision
 from vitrail.settings.recipe import Recipe
 from vitrail.settings.text import stage_of
-from vitrail.tasks.contract import Initial
+from vitrail.tasks import find_task
+from vitrail.tasks.contract import Initial, Site
 from vitrail.training.loop.interruption import StopSignal
 from vitrail.training.loop.stage import Stage, Surroundings
 from vitrail.training.parallel.distributed import World
@@ -45,11 +46,15 @@ def train(recipe: Recipe, folder: RunFolder, *, world: World, device: torch.devi
             stop=stop,
             trackers=trackers,
         )
+        for number in range(first, recipe.num_stages):  # what is wrong shows before days of training
+            part = stage_of(recipe, number)
+            find_task(part.task)(part, Site()).check()
         for number in range(first, recipe.num_stages):
             stage = Stage(stage_of(recipe, number), number=number, around=around)
             if world.is_main:
                 note_data(folder, stage.description, before=state.get("data", {}))
             stage.prepare(state or None, initial=initial)
+            initial = None
             state.clear()  # a checkpoint is as large as the run itself: what is left of it goes
             stage.run()
             initial = stage.finish()

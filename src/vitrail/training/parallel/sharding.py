@@ -1,7 +1,7 @@
 """Models in parts, one a process (FSDP2), for those that do not fit one device; and their state made whole again.
 
-What a checkpoint of a sharded run holds is the same as of any other (parts.py), so that a run goes on with any number
-of processes, sharded or not.
+What a checkpoint of a sharded run holds is the same as of any other (divided_checkpoint.py), so that a run goes on
+with any number of processes, sharded or not.
 """
 
 import math
