@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from vitrail.data.contract import ImageBatch
 from vitrail.settings.images import BlendSettings
 from vitrail.tasks.classify.supervised import Supervised
 from vitrail.tasks.distill.distillation import Distillation
+from vitrail.tasks.distill.settings import TeacherSettings
 
 STUDENTS = ("deit_tiny", "cait_xxs24", "patchconvnet_s60", "resmlp_s12")
 GREY = Normalize(mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
@@ -37,8 +39,23 @@ def batch_of(targets: Tensor) -> ImageBatch:
     return ImageBatch(torch.zeros(len(targets), 3, 2, 2), targets, torch.arange(len(targets)))
 
 
+def distillation(
+    *,
+    supervised: Supervised,
+    teacher: Callable[[Tensor], Tensor] | None = None,
+    normalize: Normalize | None = None,
+    **settings: Any,
+) -> Distillation:
+    return Distillation(
+        supervised=supervised,
+        settings=TeacherSettings.model_validate(settings),
+        teacher=teacher,
+        normalize=normalize or Normalize(),
+    )
+
+
 def test_soft_distillation_is_equation_3_2() -> None:
-    objective = Distillation(
+    objective = distillation(
         supervised=Supervised(), kind="soft", temperature=2.0, weight=0.25, teacher=teacher_saying([[4.0, 0.0]])
     )
     losses = objective(Says([[1.0, -1.0]]), batch_of(torch.tensor([1])))
@@ -51,7 +68,7 @@ def test_soft_distillation_is_equation_3_2() -> None:
 
 
 def test_hard_distillation_is_equation_3_3() -> None:
-    objective = Distillation(
+    objective = distillation(
         supervised=Supervised(smoothing=0.1), kind="hard", teacher=teacher_saying([[0.0, 5.0], [7.0, 6.9]])
     )
     losses = objective(Says([[1.0, -1.0], [0.5, 0.0]]), batch_of(torch.tensor([0, 1])))
@@ -64,7 +81,7 @@ def test_hard_distillation_is_equation_3_3() -> None:
 
 def test_the_weights_are_the_papers_unless_given() -> None:
     for kind, weight in (("soft", 0.1), ("hard", 0.5)):
-        objective = Distillation(supervised=Supervised(), kind=kind, teacher=teacher_saying([[0.0, 3.0]]))  # type: ignore[arg-type]
+        objective = distillation(supervised=Supervised(), kind=kind, teacher=teacher_saying([[0.0, 3.0]]))
         losses = objective(Says([[1.0, -1.0]]), batch_of(torch.tensor([0])))
         expected = (1 - weight) * losses.parts["labels"] + weight * losses.parts["teacher"]
         assert losses.total.item() == pytest.approx(expected.item())
@@ -72,7 +89,7 @@ def test_the_weights_are_the_papers_unless_given() -> None:
 
 def test_each_head_learns_from_its_own_label() -> None:
     student = Says([[0.0, 0.0, 0.0]], [[0.0, 0.0, 0.0]])
-    objective = Distillation(supervised=Supervised(), kind="token", teacher=teacher_saying([[0.0, 0.0, 9.0]]))
+    objective = distillation(supervised=Supervised(), kind="token", teacher=teacher_saying([[0.0, 0.0, 9.0]]))
     objective(student, batch_of(torch.tensor([1]))).total.backward()
     of_class, of_teacher = (output.grad for output in student.outputs)
     torch.testing.assert_close(of_class, torch.tensor([[1 / 6, -1 / 3, 1 / 6]]))  # half of softmax - label
@@ -80,7 +97,7 @@ def test_each_head_learns_from_its_own_label() -> None:
 
 
 def test_binary_cross_entropy_takes_the_teachers_class_too() -> None:
-    objective = Distillation(supervised=Supervised(loss="bce"), kind="hard", teacher=teacher_saying([[0.0, 2.0]]))
+    objective = distillation(supervised=Supervised(loss="bce"), kind="hard", teacher=teacher_saying([[0.0, 2.0]]))
     losses = objective(Says([[1.0, -1.0]]), batch_of(torch.tensor([0])))
     right, wrong = math.log(1 + math.exp(-1.0)), math.log(1 + math.exp(1.0))
     assert losses.parts["labels"].item() == pytest.approx(right)  # the mean over both classes, both right
@@ -97,14 +114,14 @@ def test_the_teacher_sees_the_pixels_of_the_mixed_image() -> None:
     bytes_ = torch.randint(256, (4, 3, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     batch = ImageBatch(GREY(bytes_), torch.tensor([0, 1, 2, 0]), torch.arange(4))
     batch = Blend(BlendSettings(mixup=0.8), num_classes=3, smoothing=0.1)(batch, seed=0, epoch=0, step=0)
-    objective = Distillation(supervised=Supervised(), teacher=teacher, normalize=GREY)
+    objective = distillation(supervised=Supervised(), teacher=teacher, normalize=GREY)
     objective(Says([[0.0] * 3] * 4), batch)
     torch.testing.assert_close(GREY.mean[0] + GREY.std[0] * batch.images, seen[0])
     assert not torch.allclose(seen[0], bytes_ / 255.0, atol=0.05)
 
 
 def test_answers_in_the_batch_are_taken_and_nobody_is_asked() -> None:
-    objective = Distillation(supervised=Supervised(), kind="hard")
+    objective = distillation(supervised=Supervised(), kind="hard")
     batch = batch_of(torch.tensor([0]))._replace(answers=torch.tensor([[0.25, 0.75]]))
     losses = objective(Says([[1.0, -1.0]]), batch)
     right, wrong = math.log(1 + math.exp(-2.0)), math.log(1 + math.exp(2.0))
@@ -118,7 +135,7 @@ def test_the_teachers_label_reaches_the_distillation_token_and_not_the_class_hea
     model = randomize(small_model(name, distilled=True)).train()
     images = images_for(model)
     batch = ImageBatch(images, torch.tensor([0, 1]), torch.arange(2))
-    objective = Distillation(
+    objective = distillation(
         supervised=Supervised(), kind="token", weight=1.0, teacher=lambda pixels: torch.eye(NUM_CLASSES)[:2]
     )
     objective(model, batch).total.backward()
@@ -136,7 +153,7 @@ def test_the_teachers_label_reaches_the_distillation_token_and_not_the_class_hea
 def test_every_family_learns_from_a_teacher_with_one_head(name: str, kind: str) -> None:
     model = randomize(small_model(name)).train()
     teacher = torch.eye(NUM_CLASSES)[:2]
-    objective = Distillation(supervised=Supervised(), kind=kind, teacher=lambda pixels: teacher)  # type: ignore[arg-type]
+    objective = distillation(supervised=Supervised(), kind=kind, teacher=lambda pixels: teacher)
     losses = objective(model, ImageBatch(images_for(model), torch.tensor([0, 1]), torch.arange(2)))
     losses.total.backward()
     assert all(value.grad is not None for value in model.parameters())
@@ -145,17 +162,17 @@ def test_every_family_learns_from_a_teacher_with_one_head(name: str, kind: str) 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"kind": "warm"}, "must be one of soft, hard, token, not 'warm'"),
-        ({"weight": 1.5}, "between 0 and 1, not 1.5"),
-        ({"temperature": 0.0}, "above 0, not 0.0"),
+        ({"kind": "warm"}, "'soft', 'hard' or 'token'"),
+        ({"weight": 1.5}, "less than or equal to 1"),
+        ({"temperature": 0.0}, "greater than 0"),
     ],
 )
 def test_wrong_settings_are_refused(settings: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        Distillation(supervised=Supervised(), **settings)
+        distillation(supervised=Supervised(), **settings)
 
 
 def test_a_student_without_a_distillation_head_is_refused() -> None:
-    objective = Distillation(supervised=Supervised(), kind="token", teacher=teacher_saying([[0.0, 1.0]]))
+    objective = distillation(supervised=Supervised(), kind="token", teacher=teacher_saying([[0.0, 1.0]]))
     with pytest.raises(ValueError, match="no distillation head: create it with distilled=True, or use kind hard"):
         objective(Says([[1.0, -1.0]]), batch_of(torch.tensor([0])))

@@ -15,8 +15,9 @@ from vitrail.data.contract import ImageBatch
 from vitrail.heads.embed import EmbeddingModel, EmbeddingSettings
 from vitrail.tasks.classify.supervised import Supervised
 from vitrail.tasks.contract import Objective
-from vitrail.tasks.embed.grafit import Grafit, LossWeights, instance_loss, triplet_loss
+from vitrail.tasks.embed.grafit import Grafit, instance_loss, triplet_loss
 from vitrail.tasks.embed.memory import Memory, Processes, draw_vectors
+from vitrail.tasks.embed.settings import EmbeddingTaskSettings
 from vitrail.tasks.embed.target_network import TargetNetwork
 
 LABELS = torch.tensor([0, 1, 0, 1, 1, 0, 2, 0, 1, 0, 1])  # class 2 has a single sample
@@ -331,9 +332,9 @@ def batch_of(num_views: int | None, seed: int = 0, num: int = 4) -> ImageBatch:
 
 
 def make_grafit(model: EmbeddingModel, **weights: float) -> Grafit:
-    chosen = LossWeights(**{"knn": 0.0, "instance": 0.0, **weights})
+    chosen = EmbeddingTaskSettings.model_validate({"knn": 0.0, "instance": 0.0, **weights})
     return Grafit(
-        weights=chosen,
+        chosen,
         memory=Memory(LABELS, dim=model.dim) if chosen.knn else None,
         target=TargetNetwork(model, decay=0.5) if chosen.instance else None,
     )
@@ -471,9 +472,9 @@ def test_errors_say_what_is_wrong() -> None:
     with pytest.raises(ValueError, match="EmbeddingModel in training mode"):
         make_grafit(model, knn=1.0)(model.eval(), batch_of(None))
     with pytest.raises(ValueError, match="the neighbour loss needs a memory of embeddings"):
-        Grafit(weights=LossWeights(instance=0.0))
+        Grafit(EmbeddingTaskSettings(instance=0.0))
     with pytest.raises(ValueError, match="nothing to learn"):
-        LossWeights(knn=0.0, instance=0.0)
+        Grafit(EmbeddingTaskSettings(knn=0.0, instance=0.0))
     memory = Memory(LABELS, dim=4)
     with pytest.raises(ValueError, match="leave mixup, cutmix and bce out"):
         memory.loss(torch.ones(1, 4), labels=torch.ones(1, 3), indices=torch.tensor([0]))

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -12,11 +11,7 @@ from vitrail.data.blend import Normalize
 from vitrail.data.contract import ImageBatch
 from vitrail.tasks.classify.supervised import Supervised, check_targets, joint_logits
 from vitrail.tasks.contract import Losses, Objective
-
-Kind = Literal["soft", "hard", "token"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
-# The part of the loss that is the teacher's: lambda of eq. 3.2, one half in eq. 3.3.
-WEIGHTS: dict[Kind, float] = {"soft": 0.1, "hard": 0.5, "token": 0.5}
+from vitrail.tasks.distill.settings import TeacherSettings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,30 +27,20 @@ class Distillation(Objective[ImageBatch]):
     """
 
     supervised: Supervised
-    kind: Kind = "hard"
-    temperature: float = 3.0  # t, of soft
-    weight: float | None = None  # of the teacher; None: 0.1 for soft, 0.5 for hard and token
+    settings: TeacherSettings = field(default_factory=TeacherSettings)  # the kind, t, and the weight of the teacher
     teacher: Callable[[Tensor], Tensor] | None = None  # images of 0 ... 1 to logits; None: batches carry answers
     normalize: Normalize = field(default_factory=Normalize)  # how the student's images were made
-
-    def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise ValueError(f"the kind of distillation must be one of {', '.join(KINDS)}, not {self.kind!r}")
-        if self.weight is not None and not 0.0 <= self.weight <= 1.0:
-            raise ValueError(f"the weight of the teacher must be between 0 and 1, not {self.weight!r}")
-        if self.temperature <= 0.0:
-            raise ValueError(f"the temperature must be above 0, not {self.temperature!r}")
 
     def __call__(self, model: nn.Module, batch: ImageBatch) -> Losses:
         answers = self.ask(batch.images) if batch.answers is None else batch.answers
         of_class, of_teacher = self._heads(model(batch.images))
         check_targets(batch.targets, of_class)
         labels = self.supervised.cost(of_class, batch.targets)
-        if self.kind == "soft":
-            teacher = soft_loss(of_teacher, answers, temperature=self.temperature)
+        if self.settings.kind == "soft":
+            teacher = soft_loss(of_teacher, answers, temperature=self.settings.temperature)
         else:
             teacher = replace(self.supervised, smoothing=0.0, class_weights=None).cost(of_teacher, answers)
-        weight = WEIGHTS[self.kind] if self.weight is None else self.weight
+        weight = self.settings.share
         total = (1.0 - weight) * labels + weight * teacher
         return Losses(total, {"labels": labels.detach(), "teacher": teacher.detach()})
 
@@ -67,13 +52,13 @@ class Distillation(Objective[ImageBatch]):
 
     def soften(self, logits: Tensor) -> Tensor:
         """What the student is to answer, from the teacher's logits: probabilities at the temperature, or one class."""
-        if self.kind == "soft":
-            return (logits.float() / self.temperature).softmax(dim=-1)
+        if self.settings.kind == "soft":
+            return (logits.float() / self.settings.temperature).softmax(dim=-1)
         return functional.one_hot(logits.argmax(dim=-1), logits.shape[-1]).float()
 
     def _heads(self, output: Tensor | tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """The logits that learn from labels and those that learn from the teacher."""
-        if self.kind != "token":
+        if self.settings.kind != "token":
             logits = joint_logits(output).float()
             return logits, logits
         if isinstance(output, Tensor):

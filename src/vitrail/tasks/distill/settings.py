@@ -37,6 +37,13 @@ class TeacherSettings(Section):
         return of_soft | ({"cache_folder", "cache_top"} if self.cache is None else set())
 
     @property
+    def share(self) -> float:
+        """The part of the loss that is the teacher's: by default lambda of eq. 3.2, one half in eq. 3.3."""
+        if self.weight is not None:
+            return self.weight
+        return 0.1 if self.kind == "soft" else 0.5
+
+    @property
     def num_views(self) -> int | None:
         """Fixed views of an image, where answers are cached."""
         return None if self.cache is None else int(self.cache.removeprefix("views:"))

@@ -74,9 +74,7 @@ class Distill(Classify):
             _LOGGER.info("%s", self.cache.describe())
         self.student = Distillation(
             supervised=make_supervised(self.recipe.objective, self.data.labels),
-            kind=settings.kind,
-            temperature=settings.temperature,
-            weight=settings.weight,
+            settings=settings,
             teacher=self.teacher if settings.num_views is None else None,
             normalize=self.normalize,
         )

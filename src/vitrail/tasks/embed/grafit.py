@@ -1,7 +1,6 @@
 """Grafit: coarse labels and instances together, and the losses it is compared with (thesis 2.2, 2.3.1, table 2.7)."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,27 +12,8 @@ from vitrail.heads.embed import Embedded
 from vitrail.tasks.classify.supervised import Supervised, check_targets
 from vitrail.tasks.contract import Losses, Objective
 from vitrail.tasks.embed.memory import Memory
+from vitrail.tasks.embed.settings import EmbeddingTaskSettings
 from vitrail.tasks.embed.target_network import TargetNetwork
-
-
-@dataclass(frozen=True, kw_only=True)
-class LossWeights:
-    """The weight of each loss in the sum; one of 0 is not computed. The defaults are eq. 2.4."""
-
-    knn: float = 1.0
-    instance: float = 1.0  # lambda of table 2.11
-    cross_entropy: float = 0.0
-    triplet: float = 0.0
-
-    def __post_init__(self) -> None:
-        values = (self.knn, self.instance, self.cross_entropy, self.triplet)
-        if min(values) < 0.0 or max(values) == 0.0:
-            raise ValueError("weights of losses must be at least 0, and one of them above: there is nothing to learn")
-
-    @property
-    def needs_views(self) -> bool:
-        """Whether an image has to come in several views."""
-        return self.instance > 0.0 or self.triplet > 0.0
 
 
 class Grafit(Objective[ImageBatch]):
@@ -48,28 +28,27 @@ class Grafit(Objective[ImageBatch]):
 
     def __init__(
         self,
+        settings: EmbeddingTaskSettings,  # the weight of each loss in the sum, of which one of 0 is not computed
         *,
-        weights: LossWeights | None = None,
         memory: Memory | None = None,  # for the neighbour loss; kept up to date where there is one
         target: TargetNetwork | None = None,  # for the instance loss
         supervised: Supervised | None = None,  # how the cross-entropy is computed
-        temperature: float = 0.05,  # sigma of eq. 2.2
-        margin: float = 0.2,  # of the triplet loss
     ) -> None:
-        self.weights = weights or LossWeights()
+        self.settings = settings
         self.memory, self.target = memory, target
         self.supervised = supervised or Supervised()
-        self.temperature, self.margin = temperature, margin
-        if self.weights.knn > 0.0 and memory is None:
+        if not any((settings.knn, settings.instance, settings.cross_entropy, settings.triplet)):
+            raise ValueError("every weight of embedding is 0: there is nothing to learn")
+        if self.settings.knn > 0.0 and memory is None:
             raise ValueError("the neighbour loss needs a memory of embeddings")
-        if (self.weights.instance > 0.0) != (target is not None):
+        if (self.settings.instance > 0.0) != (target is not None):
             raise ValueError("the instance loss and the target network go together: one is there without the other")
         self._seen: list[tuple[Tensor, Tensor]] = []  # embeddings and indices of the step's micro-batches so far
 
     def __call__(self, model: nn.Module, batch: ImageBatch) -> Losses:
         images = batch.images if batch.images.ndim == 5 else batch.images.unsqueeze(1)
         num_views = images.shape[1]
-        if self.weights.needs_views and num_views < 2:
+        if self.settings.compares_views and num_views < 2:
             raise ValueError("the instance and triplet losses compare views: the batch needs two of an image or more")
         images = images.flatten(0, 1)
         output = model(images)
@@ -78,16 +57,16 @@ class Grafit(Objective[ImageBatch]):
         if self.memory is not None:
             self._seen.append((output.projection[::num_views].detach(), batch.indices))
         parts: dict[str, Tensor] = {}
-        if self.weights.knn > 0.0:
+        if self.settings.knn > 0.0:
             parts["knn"] = self._knn(output, batch, num_views)
-        if self.weights.instance > 0.0:
+        if self.settings.instance > 0.0:
             parts["instance"] = self._instance(output, images, num_views)
-        if self.weights.cross_entropy > 0.0:
+        if self.settings.cross_entropy > 0.0:
             parts["cross_entropy"] = self._cross_entropy(output, batch, num_views)
-        if self.weights.triplet > 0.0:
+        if self.settings.triplet > 0.0:
             projections = output.projection.float().unflatten(0, (-1, num_views))
-            parts["triplet"] = triplet_loss(projections, margin=self.margin)
-        total = torch.stack([getattr(self.weights, name) * part for name, part in parts.items()]).sum()
+            parts["triplet"] = triplet_loss(projections, margin=self.settings.margin)
+        total = torch.stack([getattr(self.settings, name) * part for name, part in parts.items()]).sum()
         return Losses(total, {name: part.detach() for name, part in parts.items()})
 
     def _knn(self, output: Embedded, batch: ImageBatch, num_views: int) -> Tensor:
@@ -96,7 +75,7 @@ class Grafit(Objective[ImageBatch]):
             output.projection[::num_views],
             labels=batch.targets,
             indices=batch.indices,
-            temperature=self.temperature,
+            temperature=self.settings.temperature,
         ).mean()
 
     def _instance(self, output: Embedded, images: Tensor, num_views: int) -> Tensor:

@@ -29,7 +29,7 @@ from vitrail.tasks.contract import (
     RunReader,
 )
 from vitrail.tasks.embed.evaluator import NeighbourEvaluator, recompute
-from vitrail.tasks.embed.grafit import Grafit, LossWeights
+from vitrail.tasks.embed.grafit import Grafit
 from vitrail.tasks.embed.memory import Memory, Processes
 from vitrail.tasks.embed.settings import EmbedRecipe
 from vitrail.tasks.embed.target_network import TargetNetwork
@@ -154,17 +154,10 @@ class Embed(ImageTask):
             growth = total_steps if settings.target_schedule == "byol" else None
             target = TargetNetwork(self.model, decay=settings.target_decay, total_steps=growth)
         return Grafit(
-            weights=LossWeights(
-                knn=settings.knn,
-                instance=settings.instance,
-                cross_entropy=settings.cross_entropy,
-                triplet=settings.triplet,
-            ),
+            settings,
             memory=memory,
             target=target,
             supervised=make_supervised(self.recipe.objective, self.data.labels),
-            temperature=settings.temperature,
-            margin=settings.margin,
         )
 
     def make_evaluators(self, objective: Objective[ImageBatch], loaders: Loaders) -> Sequence[Evaluator]:
