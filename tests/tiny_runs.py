@@ -16,7 +16,8 @@ from vitrail.settings.recipe import Recipe
 from vitrail.settings.text import change, parse_assignments, write_yaml
 from vitrail.tasks import find_task
 from vitrail.tasks.classify.settings import ClassifyRecipe
-from vitrail.tasks.contract import Site, Task
+from vitrail.tasks.contract import Task
+from vitrail.tasks.site import Site
 from vitrail.training.loop.freezing import freeze
 from vitrail.training.loop.stages import train
 from vitrail.training.parallel.distributed import World

@@ -26,8 +26,9 @@ from vitrail.settings.section import ImageSize
 from vitrail.settings.text import read_recipe, stage_of
 from vitrail.storage import read_json_object
 from vitrail.tasks import find_task
-from vitrail.tasks.contract import Answer, Site, Task
+from vitrail.tasks.contract import Answer, Task
 from vitrail.tasks.images.initial_weights import locate_weights
+from vitrail.tasks.site import Site
 from vitrail.training.loop.ema import MovingAverage
 from vitrail.training.runs.checkpoint import Checkpoints, load_checkpoint
 from vitrail.training.runs.run_folder import RunFolder

@@ -1,9 +1,8 @@
 """What a task gives, so that loop, checkpoints, progress, plan, report and command line need to know none by name."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
@@ -13,12 +12,12 @@ from torch import Tensor, nn
 from vitrail.data.contract import Batch, Dataset
 from vitrail.data.loader import Loader
 from vitrail.data.quarantine import Problem
-from vitrail.data.sampler import Ranks
 from vitrail.evaluation.predict import choose_device, choose_precision
 from vitrail.models.contract import Model
 from vitrail.pages.frame import PageSection
 from vitrail.settings.recipe import Recipe
 from vitrail.settings.text import change
+from vitrail.tasks.site import Site
 
 if TYPE_CHECKING:
     from vitrail.inference.passes import Passes
@@ -109,86 +108,6 @@ class Evaluator(ABC):
 
     def write(self, folder: Path) -> None:  # noqa: B027 most leave nothing
         """Leave in the run's folder what the report reads of the last measurement; the main process calls it."""
-
-
-class Together(Protocol):
-    """The processes that train together, as a task may see them."""
-
-    @property
-    def rank(self) -> int: ...
-
-    @property
-    def num_ranks(self) -> int: ...
-
-    @property
-    def is_main(self) -> bool: ...
-
-    @property
-    def ranks(self) -> Ranks: ...
-
-    def sum(self, tensor: Tensor) -> Tensor: ...
-
-    def any(self, *flags: bool) -> list[bool]: ...
-
-    def share(self, value: Any) -> Any: ...
-
-    def gather(self, value: Any) -> list[Any]: ...
-
-
-class Reporter(Protocol):
-    """Who shows how far something has come."""
-
-    def evaluating(self, batches: Iterable[Item], total: int) -> Iterator[Item]: ...
-
-    def counting(self, name: str, *, total: int) -> AbstractContextManager[Callable[[int], object]]: ...
-
-
-class Alone:
-    """A process that trains with no others."""
-
-    rank, num_ranks, is_main, ranks = 0, 1, True, Ranks()
-
-    def sum(self, tensor: Tensor) -> Tensor:
-        """The tensor itself."""
-        return tensor
-
-    def any(self, *flags: bool) -> list[bool]:
-        """The flags as they are."""
-        return list(flags)
-
-    def share(self, value: Any) -> Any:
-        """The value itself."""
-        return value
-
-    def gather(self, value: Any) -> list[Any]:
-        """The one value."""
-        return [value]
-
-
-class Silence:
-    """A reporter that shows nothing."""
-
-    def evaluating(self, batches: Iterable[Item], total: int) -> Iterator[Item]:
-        """The batches as they come."""
-        return iter(batches)
-
-    def counting(self, name: str, *, total: int) -> AbstractContextManager[Callable[[int], object]]:
-        """Nobody counts."""
-        return nullcontext(lambda count: None)
-
-
-@dataclass(frozen=True, eq=False)
-class Site:
-    """Where a stage is computed; by default here, by this process alone and without a word."""
-
-    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
-    dtype: torch.dtype = torch.float32  # that products are computed in
-    world: Together = field(default_factory=Alone)
-    reporter: Reporter = field(default_factory=Silence)
-    seed: int = 0  # of the stage
-    stage: int = 0
-    folder: Path | None = None  # of the run; None: nothing is written, as for a plan
-    is_sharded: bool = False  # whether all processes must take part in every forward pass
 
 
 @dataclass(frozen=True, eq=False)

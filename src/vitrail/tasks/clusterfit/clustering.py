@@ -19,9 +19,9 @@ from vitrail.inference.trained import load_trained
 from vitrail.storage import replacing
 from vitrail.storage.tensors import write_tensors
 from vitrail.tasks.clusterfit.settings import ClusterFitRecipe
-from vitrail.tasks.contract import Site
 from vitrail.tasks.images.image_task import count_workers
 from vitrail.tasks.images.labelled_data import LabelledData
+from vitrail.tasks.site import Site
 
 _LOGGER = logging.getLogger(__name__)
 _POLL_SECONDS = 1.0

@@ -19,9 +19,10 @@ from vitrail.evaluation.predict import autocast
 from vitrail.inspection.branches import branch_ratios
 from vitrail.models.contract import Model
 from vitrail.settings.image_recipe import ImageRecipe
-from vitrail.tasks.contract import Initial, Loaders, Site, StepContext, Task
+from vitrail.tasks.contract import Initial, Loaders, StepContext, Task
 from vitrail.tasks.images.initial_weights import load_initial
 from vitrail.tasks.images.labelled_data import LabelledData, balanced_weights
+from vitrail.tasks.site import Site
 
 _LARGEST_VAL_BATCH = 64  # of a process, unless the recipe says it
 

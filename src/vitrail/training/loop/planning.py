@@ -16,7 +16,8 @@ from vitrail.evaluation.predict import autocast, choose_device, choose_precision
 from vitrail.settings.recipe import Recipe
 from vitrail.settings.text import stage_of
 from vitrail.tasks import find_task
-from vitrail.tasks.contract import Site, StepContext, Task, TaskData
+from vitrail.tasks.contract import StepContext, Task, TaskData
+from vitrail.tasks.site import Site
 from vitrail.training.loop.ema import MovingAverage
 from vitrail.training.loop.freezing import freeze
 from vitrail.training.loop.micro_batch import choose_micro_batch

@@ -4,8 +4,7 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -17,14 +16,16 @@ from vitrail.data.sampler import count_parts
 from vitrail.evaluation.predict import autocast
 from vitrail.settings.recipe import Recipe
 from vitrail.tasks import find_task
-from vitrail.tasks.contract import Initial, Losses, Measure, Site, StepContext, Task, TaskData
+from vitrail.tasks.contract import Initial, Losses, Measure, StepContext, Task, TaskData
+from vitrail.tasks.site import Site
 from vitrail.training.loop.ema import MovingAverage
 from vitrail.training.loop.freezing import freeze
-from vitrail.training.loop.interruption import Interrupted, StopSignal
-from vitrail.training.loop.micro_batch import choose_micro_batch
+from vitrail.training.loop.interruption import Interrupted
 from vitrail.training.loop.not_finite import describe_not_finite, find_not_finite
+from vitrail.training.loop.planned import plan_micro_batch
 from vitrail.training.loop.schedule import set_schedules
-from vitrail.training.parallel.distributed import World, distribute, local_gradients
+from vitrail.training.loop.surroundings import Surroundings
+from vitrail.training.parallel.distributed import distribute, local_gradients
 from vitrail.training.parallel.exchange import Exchange
 from vitrail.training.parallel.sharding import (
     clip_gradients,
@@ -35,29 +36,10 @@ from vitrail.training.parallel.sharding import (
     use_divided_updates,
     whole,
 )
-from vitrail.training.runs.checkpoint import Checkpoints
-from vitrail.training.runs.environment import describe_environment
-from vitrail.training.runs.progress import Progress
 from vitrail.training.runs.reference_curves import CurveVerdict, compare, load_curve
-from vitrail.training.runs.run_folder import RunFolder
-from vitrail.training.runs.trackers import Trackers
 from vitrail.weights import save_model
 
 _LOGGER = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, eq=False)
-class Surroundings:
-    """What all stages of a run share."""
-
-    folder: RunFolder
-    checkpoints: Checkpoints
-    world: World
-    device: torch.device
-    dtype: torch.dtype
-    progress: Progress
-    stop: StopSignal
-    trackers: Trackers
 
 
 class Stage:
@@ -121,7 +103,9 @@ class Stage:
             shard(self.model, world=self.world, device=self.device, dtype=self.dtype)
         self.model.to(self.device)
         self.task.attach(self.model)
-        self.micro_batch = self._plan()
+        self.micro_batch = plan_micro_batch(
+            self.model, self.task, stage=self.number, num_samples=self._rank_batch, folder=self.folder, world=self.world
+        )
         self.optimizer = recipe.optimizer.build(self.model, lr=recipe.lr)
         if is_sharded(self.model):
             use_divided_updates(self.optimizer)
@@ -150,39 +134,6 @@ class Stage:
             self._restore(state)
         parallel = distribute(self.model, self.world, self.device)
         self.parallel: nn.Module = torch.compile(parallel) if recipe.run.compile else parallel  # type: ignore[assignment]
-
-    def _plan(self) -> int:
-        """The micro-batch: given, as it was when the run began (sums round differently in other parts), or measured."""
-        plan = self.world.share(self.folder.read_json(self.folder.plan_file) if self.world.is_main else None)
-        key = f"micro_batch_{self.number}"
-        if self.recipe.run.micro_batch is not None:
-            plan[key] = self.recipe.run.micro_batch
-        elif key not in plan:
-            plan[key] = choose_micro_batch(
-                self.model,
-                self._make_trial(),
-                num_samples=self._rank_batch,
-                num_views=self.task.num_views,
-                device=self.device,
-                together=self.world if is_sharded(self.model) else None,
-            )
-        plan = self.world.share(plan)
-        if self.world.is_main:
-            self.folder.write_json(self.folder.plan_file, plan | describe_environment(self.device, self.dtype))
-        return plan[key]
-
-    def _make_trial(self) -> Callable[[nn.Module, int], Tensor]:
-        """From a model and a number of samples to the loss of a batch of noise, after which nothing remembers it."""
-        objective = self.task.make_objective(total_steps=1, is_trial=True)
-
-        def judge(model: nn.Module, count: int) -> Tensor:
-            batch = self.task.prepare(self.task.example(count), StepContext(self.seed, 0, 0))
-            with autocast(self.device, self.dtype):
-                loss = objective(model, batch).total
-            objective.skip_step()
-            return loss
-
-        return judge
 
     @property
     def _rank_batch(self) -> int:

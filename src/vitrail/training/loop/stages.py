@@ -10,9 +10,11 @@ from vitrail.evaluation.predict import choose_precision
 from vitrail.settings.recipe import Recipe
 from vitrail.settings.text import stage_of
 from vitrail.tasks import find_task
-from vitrail.tasks.contract import Initial, Site
+from vitrail.tasks.contract import Initial
+from vitrail.tasks.site import Site
 from vitrail.training.loop.interruption import StopSignal
-from vitrail.training.loop.stage import Stage, Surroundings
+from vitrail.training.loop.stage import Stage
+from vitrail.training.loop.surroundings import Surroundings
 from vitrail.training.parallel.distributed import World
 from vitrail.training.runs.checkpoint import Checkpoints, load_checkpoint
 from vitrail.training.runs.progress import Progress

@@ -1,0 +1,94 @@
+"""Where a stage is computed, as its task sees it: device, precision, the other processes, who shows progress."""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from vitrail.data.sampler import Ranks
+
+Item = TypeVar("Item")
+
+
+class Together(Protocol):
+    """The processes that train together, as a task may see them."""
+
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def num_ranks(self) -> int: ...
+
+    @property
+    def is_main(self) -> bool: ...
+
+    @property
+    def ranks(self) -> Ranks: ...
+
+    def sum(self, tensor: Tensor) -> Tensor: ...
+
+    def any(self, *flags: bool) -> list[bool]: ...
+
+    def share(self, value: Any) -> Any: ...
+
+    def gather(self, value: Any) -> list[Any]: ...
+
+
+class Reporter(Protocol):
+    """Who shows how far something has come."""
+
+    def evaluating(self, batches: Iterable[Item], total: int) -> Iterator[Item]: ...
+
+    def counting(self, name: str, *, total: int) -> AbstractContextManager[Callable[[int], object]]: ...
+
+
+class Alone:
+    """A process that trains with no others."""
+
+    rank, num_ranks, is_main, ranks = 0, 1, True, Ranks()
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        """The tensor itself."""
+        return tensor
+
+    def any(self, *flags: bool) -> list[bool]:
+        """The flags as they are."""
+        return list(flags)
+
+    def share(self, value: Any) -> Any:
+        """The value itself."""
+        return value
+
+    def gather(self, value: Any) -> list[Any]:
+        """The one value."""
+        return [value]
+
+
+class Silence:
+    """A reporter that shows nothing."""
+
+    def evaluating(self, batches: Iterable[Item], total: int) -> Iterator[Item]:
+        """The batches as they come."""
+        return iter(batches)
+
+    def counting(self, name: str, *, total: int) -> AbstractContextManager[Callable[[int], object]]:
+        """Nobody counts."""
+        return nullcontext(lambda count: None)
+
+
+@dataclass(frozen=True, eq=False)
+class Site:
+    """Where a stage is computed; by default here, by this process alone and without a word."""
+
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    dtype: torch.dtype = torch.float32  # that products are computed in
+    world: Together = field(default_factory=Alone)
+    reporter: Reporter = field(default_factory=Silence)
+    seed: int = 0  # of the stage
+    stage: int = 0
+    folder: Path | None = None  # of the run; None: nothing is written, as for a plan
+    is_sharded: bool = False  # whether all processes must take part in every forward pass
