@@ -68,6 +68,11 @@ class OptimizerSettings(Section):
             raise _refusal(f"{name} takes {wanted} betas")
         return value
 
+    def unused(self) -> Set[str]:
+        """What the papers' other optimizers take."""
+        taken = _KNOWN.get(self.name)
+        return set() if taken is None else {"betas", "eps", "momentum"} - set(taken)
+
     def build(self, model: "Model", *, lr: float | None = None) -> "Optimizer":
         """The optimizer of what is not frozen in a model, at this learning rate, or at that of the settings."""
         from vitrail.training.loop.optimizer import build_optimizer
