@@ -251,3 +251,21 @@ def test_a_state_that_cannot_be_divided_is_refused() -> None:
     optimizer = OptimizerSettings(name="adafactor").build(small_model("resmlp_s12"))
     with pytest.raises(ValueError, match="sharding=full can't divide the state of Adafactor: use another optimizer"):
         use_divided_updates(optimizer)
+
+
+def test_a_loss_that_is_not_finite_costs_two_processes_one_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken_once.py").write_text(
+        "from torch.nn import functional\n"
+        "calls = 0\n"
+        "def loss(logits, targets):\n"
+        "    global calls\n"
+        "    calls += 1\n"
+        "    return functional.cross_entropy(logits, targets) * (float('nan') if calls == 20 else 1.0)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("VITRAIL_OWN", "broken_once:loss")
+    finish(start(tmp_path / "run", *WORDS, "objective.loss=broken_once:loss", "run.on_nan=skip", devices=2))
+    [*_, last] = [record for record in RunFolder(tmp_path / "run").read_metrics() if record["kind"] == "train"]
+    assert (last["step"], last["num_skipped"]) == (LAST_STEP, 1)

@@ -32,7 +32,6 @@ from vitrail.inference.passes import (
 from vitrail.inference.trained import TASK_FILE, Trained, make_trained
 from vitrail.models.catalog import CATALOG, TIMM_PREFIX, create_model
 from vitrail.settings.recipe import Recipe
-from vitrail.storage import write_json
 from vitrail.tasks.images.labelled_data import LabelledData, find_coarse
 from vitrail.weights import load_weights, save_model
 from vitrail.weights.save import CONFIG_FILE
@@ -184,8 +183,7 @@ def _save(
     model.preprocessing = dataclasses.replace(model.preprocessing, crop_ratio=trained.view.crop_ratio)
     labelled = LabelledData(data["train"], data["val"], level, *find_coarse(data["train"], level))
     description = {"task": Recipe.model_fields["task"].default, **labelled.describe()}
-    save_model(model, out)
-    write_json(out / TASK_FILE, description)
+    save_model(model, out, documents={TASK_FILE: description})
     return {"folder": str(out), "method": best.method}
 
 

@@ -18,7 +18,7 @@ Tick = tuple[float, str]  # a place and its name
 
 @dataclass(frozen=True)
 class Scale:
-    """From values to places in a drawing."""
+    """A map from values to places in a drawing."""
 
     low: float
     high: float

@@ -169,7 +169,7 @@ class Answer(ABC):
 
     @abstractmethod
     def __str__(self) -> str:
-        """In a line, for people."""
+        """The answer in one line, for people."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)

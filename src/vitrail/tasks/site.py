@@ -76,7 +76,7 @@ class Silence:
         return iter(batches)
 
     def counting(self, name: str, *, total: int) -> AbstractContextManager[Callable[[int], object]]:
-        """Nobody counts."""
+        """A function that counts for nobody."""
         return nullcontext(lambda count: None)
 
 

@@ -27,10 +27,13 @@ KNOWN_FAMILIES = (*FAMILIES, TimmBackbone.family, EmbeddingModel.family, OWN)
 CONFIG_KEYS = (VERSION_KEY, "family", "name", "settings", "preprocessing")
 
 
-def save_model(model: Model, folder: str | os.PathLike[str]) -> None:
+def save_model(
+    model: Model, folder: str | os.PathLike[str], *, documents: Mapping[str, Mapping[str, Any]] | None = None
+) -> None:
     """Write a model to a folder, which is made if need be: its weights, config and preprocessing.
 
-    Both files are complete before they take the place of older ones, and load_model never sees one without the other.
+    `documents` are JSON files by name that belong to it. All files are complete before they take the place of older
+    ones, and load_model never sees one without the others.
     """
     path = Path(folder).expanduser()
     check_saveable(model)
@@ -41,6 +44,8 @@ def save_model(model: Model, folder: str | os.PathLike[str]) -> None:
     with replacing_files(path, keeps_others=True) as draft:
         write_tensors(separate_tensors(model), draft / WEIGHTS_FILE, metadata=metadata)
         write_json(draft / CONFIG_FILE, describe(model))
+        for name, content in (documents or {}).items():
+            write_json(draft / name, content)
 
 
 def load_model(source: str | os.PathLike[str]) -> Model:

@@ -1,69 +1,34 @@
 """Classification: a model with a linear head, trained on labels."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from vitrail.data.blend import Blend
-from vitrail.data.contract import Dataset, ImageBatch, Level
-from vitrail.data.quarantine import Problem
-from vitrail.inference.passes import Passes
-from vitrail.inference.trained import Trained
+from vitrail.data.contract import ImageBatch, Level
 from vitrail.models.contract import Model
-from vitrail.pages.frame import PageSection
 from vitrail.settings.own import is_own, load_own
 from vitrail.settings.recipe import Recipe
-from vitrail.tasks.classify.class_answers import answer_with_classes
+from vitrail.tasks.classify.class_task import ClassTask
 from vitrail.tasks.classify.evaluator import ClassificationEvaluator
-from vitrail.tasks.classify.measures import MEASURES
-from vitrail.tasks.classify.report.sections import answer_remarks, answer_sections
 from vitrail.tasks.classify.settings import ClassifyRecipe, ObjectiveSettings
 from vitrail.tasks.classify.supervised import Supervised, balance_weights
-from vitrail.tasks.classify.trained_evaluation import evaluate_classifier
 from vitrail.tasks.contract import (
-    Answer,
-    Evaluation,
-    EvaluationRequest,
     Evaluator,
     Loaders,
-    Measure,
     Objective,
-    RunReader,
     StepContext,
 )
-from vitrail.tasks.images.image_task import ImageTask, require_classes
+from vitrail.tasks.images.image_task import require_classes
 from vitrail.tasks.images.initial_weights import make_backbone
 from vitrail.tasks.images.labelled_data import LabelledData, check_several_classes, count_labels, open_labelled
 
 
-class Classify(ImageTask):
+class Classify(ClassTask):
     """A classifier of images."""
 
     Recipe: ClassVar[type[Recipe]] = ClassifyRecipe
-    measures: ClassVar[tuple[Measure, ...]] = MEASURES
     recipe: ClassifyRecipe
     blend: Blend | None
-
-    @classmethod
-    def evaluate(cls, request: EvaluationRequest) -> Evaluation:
-        """Accuracy on labels that the model knows."""
-        return evaluate_classifier(request)
-
-    @classmethod
-    def answer(
-        cls, trained: Trained, data: Dataset, *, passes: Passes, top: int, note_unread: Callable[[Problem], object]
-    ) -> Iterator[Answer]:
-        """The most probable classes of each image."""
-        return answer_with_classes(trained, data, passes=passes, top=top, note_unread=note_unread)
-
-    @classmethod
-    def sections(cls, run: RunReader) -> Iterator[PageSection]:
-        """Mistakes, calibration and accuracy by class."""
-        return answer_sections(run)
-
-    @classmethod
-    def remarks(cls, run: RunReader) -> Iterator[str]:
-        """What was most often mistaken."""
-        return answer_remarks(run)
 
     @property
     def keeps_pairs(self) -> bool:

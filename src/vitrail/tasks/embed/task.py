@@ -1,48 +1,35 @@
 """Embeddings to search by: Grafit and the losses it is compared with, on a projector above a trunk."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
 
-from vitrail.data.contract import Dataset, ImageBatch
-from vitrail.data.quarantine import Problem
+from vitrail.data.contract import ImageBatch
 from vitrail.heads.embed import EmbeddingModel, EmbeddingSettings
-from vitrail.inference.passes import Passes
-from vitrail.inference.trained import Trained
 from vitrail.models.contract import Model
-from vitrail.pages.frame import PageSection
 from vitrail.settings.recipe import Recipe
-from vitrail.tasks.classify.class_answers import answer_with_classes
-from vitrail.tasks.classify.measures import MEASURES
-from vitrail.tasks.classify.report.sections import answer_remarks, answer_sections
+from vitrail.tasks.classify.class_task import ClassTask
 from vitrail.tasks.classify.task import make_supervised
-from vitrail.tasks.classify.trained_evaluation import evaluate_classifier
 from vitrail.tasks.contract import (
-    Answer,
-    Evaluation,
-    EvaluationRequest,
     Evaluator,
     Loaders,
-    Measure,
     Objective,
-    RunReader,
 )
 from vitrail.tasks.embed.evaluator import NeighbourEvaluator, recompute
 from vitrail.tasks.embed.grafit import Grafit
 from vitrail.tasks.embed.memory import Memory, Processes
 from vitrail.tasks.embed.settings import EmbedRecipe
 from vitrail.tasks.embed.target_network import TargetNetwork
-from vitrail.tasks.images.image_task import ImageTask, require_classes
+from vitrail.tasks.images.image_task import require_classes
 from vitrail.tasks.images.initial_weights import make_backbone
 from vitrail.tasks.images.labelled_data import LabelledData, check_several_classes, open_labelled
 
 
-class Embed(ImageTask):
+class Embed(ClassTask):
     """An embedding, measured by what its nearest training images are; by its classifier where it has one."""
 
     Recipe: ClassVar[type[Recipe]] = EmbedRecipe
-    measures: ClassVar[tuple[Measure, ...]] = MEASURES
     recipe: EmbedRecipe
     model: EmbeddingModel
 
@@ -55,28 +42,6 @@ class Embed(ImageTask):
     def num_passes(self) -> int:
         """How many training images are embedded anew at the end, for the memory."""
         return self.data.num_train if self.recipe.embedding.has_memory else 0
-
-    @classmethod
-    def evaluate(cls, request: EvaluationRequest) -> Evaluation:
-        """Accuracy on labels that the model knows."""
-        return evaluate_classifier(request)
-
-    @classmethod
-    def answer(
-        cls, trained: Trained, data: Dataset, *, passes: Passes, top: int, note_unread: Callable[[Problem], object]
-    ) -> Iterator[Answer]:
-        """The most probable classes of each image."""
-        return answer_with_classes(trained, data, passes=passes, top=top, note_unread=note_unread)
-
-    @classmethod
-    def sections(cls, run: RunReader) -> Iterator[PageSection]:
-        """Mistakes, calibration and accuracy by class."""
-        return answer_sections(run)
-
-    @classmethod
-    def remarks(cls, run: RunReader) -> Iterator[str]:
-        """What was most often mistaken."""
-        return answer_remarks(run)
 
     def check(self) -> None:
         """Losses need what they compare, and a projector a loss."""

@@ -15,8 +15,21 @@ from vitrail.tasks.contract import Losses
 _NUM_SHOWN = 3
 
 
-def describe_not_finite(moment: str, *, where: str, places: Sequence[str], newest: Path | None) -> str:
-    """One line: the step, the tensor, the samples, the last good checkpoint and what may help."""
+def describe_not_finite(
+    moment: str,
+    *,
+    findings: Sequence[tuple[str, list[int]] | None],
+    batches: Sequence[Batch],
+    locate: Callable[[int], str],
+    newest: Path | None,
+) -> str:
+    """One line: the step, the tensor, the samples, the last good checkpoint and what may help.
+
+    `findings` are those of all processes, of which the first that found something is told.
+    """
+    everything = "the loss", [index for batch in batches for index in batch.indices.tolist()]
+    where, samples = next((found for found in findings if found is not None), everything)
+    places = [locate(index) for index in samples]
     shown = ", ".join(places[:_NUM_SHOWN])
     more = f" and {len(places) - _NUM_SHOWN} more" if len(places) > _NUM_SHOWN else ""
     kept = f"the checkpoint {newest} is good" if newest else "there is no checkpoint yet"

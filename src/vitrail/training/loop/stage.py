@@ -261,14 +261,12 @@ class Stage:
             batches,
             has_own_gradients=self.world.num_ranks == 1,
         )
-        findings = [found for found in self.world.gather(finding) if found is not None]
-        where, samples = findings[0] if findings else ("the loss", [i for b in batches for i in b.indices.tolist()])
-        newest = self.around.checkpoints.newest()
         return describe_not_finite(
             f"step {self.step} (epoch {self.epoch:.2f}): loss {loss.item():g}, gradient norm {norm.item():g}",
-            where=where,
-            places=[self.data.locate(index) for index in samples],
-            newest=newest,
+            findings=self.world.gather(finding),
+            batches=batches,
+            locate=self.data.locate,
+            newest=self.around.checkpoints.newest(),
         )
 
     def _log_step(self, loss: Tensor, norm: Tensor, parts: dict[str, Tensor]) -> None:
@@ -411,5 +409,5 @@ class Stage:
         if is_sharded(model):
             model = self.task.make_model(self.description)
             model.load_state_dict(weights)
-        save_model(model.for_inference(), self.folder.model)
-        self.folder.write_json(self.folder.model / "task.json", self.description)
+        documents = {self.folder.task_file.name: self.description}
+        save_model(model.for_inference(), self.folder.model, documents=documents)
