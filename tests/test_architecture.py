@@ -114,7 +114,7 @@ def named(path: Path) -> set[str]:
 
 # Kinds of models that others ask and never tell apart. Those who build them may name them.
 KINDS = {"TimmBackbone", "TimmConfig", "EmbeddingModel", "EmbeddingConfig"}
-WHO_MAKES_MODELS = ("models/", "heads/", "tasks/", "weights/save.py")
+WHO_MAKES_MODELS = ("models/", "heads/", "tasks/", "weights/save.py", "weights/pretrained.py")
 
 
 def test_models_answer_for_themselves() -> None:

@@ -15,13 +15,14 @@ if TYPE_CHECKING:
     from vitrail.inference.probing import probe
     from vitrail.inference.trained import load_pack, load_trained
     from vitrail.inspection.inspection import inspect_model
-    from vitrail.models.catalog import create_model, list_models
+    from vitrail.models.catalog import list_models
     from vitrail.models.complexity import complexity
     from vitrail.models.contract import Features
     from vitrail.recipes import list_recipes
     from vitrail.settings.own import allow_own
     from vitrail.settings.recipe import Recipe
     from vitrail.weights import load_model, load_weights, save_model, to_timm
+    from vitrail.weights.pretrained import create_model
 
 __version__ = "0.1.0"
 
@@ -65,7 +66,7 @@ _HOMES = {
     "attention_maps": "vitrail.explain.maps",
     "check": "vitrail.data.doctor.checking:check_data",
     "complexity": "vitrail.models.complexity",
-    "create_model": "vitrail.models.catalog",
+    "create_model": "vitrail.weights.pretrained",
     "draw_maps": "vitrail.explain.drawing",
     "evaluate": "vitrail.inference.evaluating",
     "fold": "vitrail.inference.folding",

@@ -82,6 +82,7 @@ def test_a_file_and_a_wide_terminal_get_every_column() -> None:
         "top-1",
         "ReaL",
         "V2",
+        "weights",
         "training",
     ]
     assert heading_and_lines(None)[0] == heading_and_lines(200)[0] == everything
@@ -89,7 +90,7 @@ def test_a_file_and_a_wide_terminal_get_every_column() -> None:
 
 def test_eighty_columns_hold_all_figures() -> None:
     heading, lines = heading_and_lines(80)
-    assert heading == ["model", "params", "path", "Scale", "image", "FLOPs", "top-1", "ReaL", "V2"]
+    assert heading == ["model", "params", "path", "image", "FLOPs", "top-1", "ReaL", "V2", "weights"]
     assert max(map(len, lines)) <= 80
 
 

@@ -10,7 +10,8 @@ from tiny_runs import run_in
 
 import vitrail
 from vitrail.data.augment import EvaluationView
-from vitrail.inference.trained import Trained, load_trained, map_targets, match_classes
+from vitrail.inference.class_names import map_targets, match_classes
+from vitrail.inference.trained import Trained, load_trained
 from vitrail.training.runs.checkpoint import Checkpoints, load_checkpoint
 from vitrail.training.runs.run_folder import RunFolder
 

@@ -161,29 +161,6 @@ def test_a_timm_transformer_sees_another_size_with_resized_positions(here: Path)
         load("timm/vit_tiny_patch16_224@short.pth")
 
 
-def test_weights_that_timm_has_not_got_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: Any, **__: Any) -> None:
-        raise FileNotFoundError("no connection\nand a long story")
-
-    model = timm.create_model("resnet18")
-    monkeypatch.setattr(timm, "create_model", lambda *names, pretrained, **more: fail() if pretrained else model)
-    with pytest.raises(
-        ValueError, match=r"^the weights of timm/resnet18 can't be had \(no connection\): fetch .*@FILE$"
-    ):
-        load("timm/resnet18")
-
-
-def test_the_weights_that_timm_offers(monkeypatch: pytest.MonkeyPatch, pixels: Tensor) -> None:
-    create, offered = timm.create_model, timm.create_model("resnet18").eval()
-
-    def create_without_network(name: str, *, pretrained: bool, **settings: Any) -> Any:
-        return offered if pretrained else create(name, pretrained=False, **settings)
-
-    monkeypatch.setattr(timm, "create_model", create_without_network)
-    teacher = load("timm/resnet18", [str(number) for number in range(1000)], image_size=24)
-    torch.testing.assert_close(teacher(pixels), ask(offered, pixels))
-
-
 def test_a_function_is_found_in_the_working_directory_and_sees_the_pixels(here: Path, pixels: Tensor) -> None:
     teacher = load(write_module(here, "bright_one"))
     torch.testing.assert_close(teacher(pixels), 10 * pixels.mean(dim=(2, 3)))
@@ -314,7 +291,7 @@ def test_another_number_of_classes_without_a_mapping_is_one_line(here: Path) -> 
         ("needy:make", r"needy needs the module surely_not_installed, which is missing"),
         ("timm/resnet19", r"timm has no model 'resnet19': did you mean timm/resnet18"),
         ("timm/resnet18@missing.pth", r"missing\.pth: no such file"),
-        ("timm/resnet18@", r"name the file of its weights behind the @"),
+        ("timm/resnet18@", r"name the file of its weights, timm/resnet18 init=FILE"),
         ("missing.onnx", r"the teacher missing\.onnx: no such file"),
         ("bright:make,", r"a name is empty"),
         ("hf://nobody", r"is not of the form hf://owner/name"),

@@ -11,6 +11,7 @@ from typing import NoReturn
 import vitrail
 from vitrail.cli import (
     check,
+    download,
     evaluate,
     explain,
     gallery,
@@ -30,6 +31,7 @@ from vitrail.settings.own import allow_own
 # imports whatever is heavy inside `run`, so that help answers at once.
 VERBS = {
     "models": models,
+    "download": download,
     "recipes": recipes,
     "check": check,
     "plan": plan,

@@ -61,14 +61,15 @@ def run(sources: Sequence[str], settings: Mapping[str, Any], *, as_json: bool) -
 
 def _number_classes(trained: "Trained", passes: Passes, index: "ClassIndex", source: str) -> "Tensor":
     """For each class of the model the number that its name has for all models."""
-    from vitrail.inference.trained import match_classes
+    from vitrail.inference.class_names import match_classes, rename_classes
 
     classes = passes.data.level(passes.level).classes
     try:
         match_classes(trained, classes, name=passes.data.name)
     except ValueError as error:
         raise ValueError(f"{source}: {error}") from None
-    return index.numbers_of(trained.classes or classes)
+    known = trained.classes or classes
+    return index.numbers_of(rename_classes(known, classes, synonyms=trained.synonyms))
 
 
 def _answers(trained: "Trained", passes: Passes, numbers: "Tensor", *, title: str) -> "dict[str, Tensor]":

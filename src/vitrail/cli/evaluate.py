@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from vitrail.cli import compare
-from vitrail.inference.passes import KEYS, split_words
+from vitrail.inference.passes import KEYS, MODEL_HELP, split_words
 
 SUMMARY = "measure a trained model on data"
 
@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "model",
         metavar="RUN|MODEL",
-        help="a folder of a run, a model or a pack, or hf://OWNER/NAME; several of them with --compare",
+        help=f"{MODEL_HELP}; several of them with --compare",
     )
     parser.add_argument(
         "settings",
@@ -61,7 +61,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _only(sources: list[str]) -> str:
     if not sources:
-        raise ValueError("which model? Give a folder of a run, a model or a pack, or hf://OWNER/NAME")
+        raise ValueError(
+            "which model? Give a folder of a run, a model or a pack, a name of `vitrail models`, or hf://OWNER/NAME"
+        )
     if len(sources) > 1:
         raise ValueError(
             f"{sources[1]!r} is no setting: write key=value; several models are compared with --compare A B data=SPEC"

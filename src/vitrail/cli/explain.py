@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitrail.cli.predict import find_images
-from vitrail.inference.passes import load_seeing, open_data, read_whole, show_progress
+from vitrail.inference.passes import MODEL_HELP, join_init_of, load_seeing, open_data, read_whole, show_progress
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -43,7 +43,7 @@ _HEADINGS = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what `vitrail explain` takes."""
-    parser.add_argument("model", metavar="RUN|MODEL", help="a folder of a run, a model or a pack, or hf://OWNER/NAME")
+    parser.add_argument("model", metavar="RUN|MODEL", help=MODEL_HELP)
     parser.add_argument(
         "settings",
         nargs="*",
@@ -57,7 +57,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Draw maps of images, or with --score measure maps."""
-    words, settings = _read_words(arguments.settings, _SCORE_KEYS if arguments.score else _DRAW_KEYS)
+    arguments.model, *given = join_init_of(arguments.model, arguments.settings)
+    words, settings = _read_words(given, _SCORE_KEYS if arguments.score else _DRAW_KEYS)
     if arguments.score and words:
         raise ValueError(f"--score takes data=SPEC and no images such as {words[0]!r}")
     if not arguments.score and not settings.get("out"):

@@ -2,7 +2,6 @@
 
 import argparse
 import dataclasses
-import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -22,6 +21,7 @@ from vitrail.cli.predict import find_images
 from vitrail.inference.passes import (
     KEYS,
     Passes,
+    keep_source,
     load_seeing,
     make_extraction,
     read_whole,
@@ -116,7 +116,6 @@ def _build(arguments: argparse.Namespace) -> int:
     choose_levels(data, choices, trained_on=trained.level)  # what is wrong shows before the work begins
     choose_index(choices.index, num_images=len(data))
     held_out = _open_held_out(settings, data, share)
-    source = words[0] if words[0].startswith("hf://") else os.path.abspath(os.path.expanduser(words[0]))
     total = len(data) + (0 if held_out is None else len(held_out))
     with show_progress("embeddings", total=total) as advance:
         unread = build_gallery(
@@ -125,7 +124,7 @@ def _build(arguments: argparse.Namespace) -> int:
             folder=folder,
             held_out=held_out,
             choices=choices,
-            origin=Origin(source=source, trunk=_text(settings.get("trunk")), level=trained.level),
+            origin=Origin(source=keep_source(words[0]), trunk=_text(settings.get("trunk")), level=trained.level),
             advance=advance,
         )
     _name_unread(unread)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitrail.inference.passes import load_seeing, open_data, read_whole, show_progress, split_words
+from vitrail.inference.passes import MODEL_HELP, load_seeing, open_data, read_whole, show_progress, split_words
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,7 +24,7 @@ _NUM_IMAGES = 64
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what `vitrail inspect` takes."""
-    parser.add_argument("model", metavar="RUN|MODEL", help="a folder of a run, a model or a pack, or hf://OWNER/NAME")
+    parser.add_argument("model", metavar="RUN|MODEL", help=MODEL_HELP)
     parser.add_argument(
         "settings",
         nargs="*",

@@ -14,16 +14,18 @@ SUMMARY = "list the models and their published figures"
 
 _COLUMNS = (
     *("model", "blocks", "width", "params", "drop path", "Layer Scale"),
-    *("image", "FLOPs", "top-1", "ReaL", "V2", "training"),
+    *("image", "FLOPs", "top-1", "ReaL", "V2", "weights", "training"),
 )
 # What a narrow terminal goes without, first to last.
-_EXPENDABLE = ("training", "width", "blocks", "Layer Scale", "drop path", "V2", "ReaL")
-_LEFT_ALIGNED = ("model", "training")
+_EXPENDABLE = ("training", "width", "blocks", "Layer Scale", "drop path", "V2", "ReaL", "weights")
+_LEFT_ALIGNED = ("model", "weights", "training")
 _GAP = "  "
+_WIDE = 120  # columns from which on there is room for the names of weights
 _LEGEND = """\
 Blocks: depth x branches side by side. Params in millions, FLOPs in billions of
 multiply-adds, as printed. Accuracies in %, the best published at each image size;
-* with ImageNet-21k. All rows, settings and sources: --json."""
+* with ImageNet-21k. Weights: published, by the name alone (yes) or with
+what follows it, such as cait_s24@384 (`vitrail download --list` has all). All rows, settings and sources: --json."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,12 +59,15 @@ def _explain_no_match(pattern: str) -> str:
 def _as_json(entries: "list[CatalogEntry]") -> str:
     import json
 
+    from vitrail.models.published import list_published
+
     def number(text: str | None) -> float | None:
         return None if text is None else json.loads(text)  # a printed count such as "86.6" or "1e3" is a JSON number
 
     records = []
     for entry in entries:
         record = vars(entry) | {"settings": dict(entry.settings)}
+        record["weights"] = [weights.describe() for weights in list_published(entry.name)]
         if figures := entry.figures:
             record["figures"] = vars(figures) | {
                 "parameters": number(figures.parameters),
@@ -93,6 +98,9 @@ def _lay_out(entries: "list[CatalogEntry]", *, width: int | None) -> "Iterator[t
     """The table's lines and their styles, at most `width` wide. (rich's own tables take 0.3 s for the catalogue.)"""
     heading = [{column: column.rpartition(" ")[line] for column in _COLUMNS} for line in (0, 2)]
     rows = [_describe(entry) for entry in entries]
+    if width is not None and width < _WIDE:
+        for row in (row for group in rows for row in group if row["weights"]):
+            row["weights"] = "yes"
     widths = {column: max(len(row[column]) for group in (heading, *rows) for row in group) for column in _COLUMNS}
     for column in _EXPENDABLE:
         if width is None or sum(widths.values()) + len(_GAP) * (len(widths) - 1) <= width:
@@ -130,7 +138,7 @@ def _describe(entry: "CatalogEntry") -> list[dict[str, str]]:
     }
     figures = entry.figures
     if figures is None:
-        return [row]
+        return _with_weights(entry.name, [row])
     row |= {
         "params": (figures.parameters or "").replace("1e3", "1000"),
         "drop path": _short(figures.drop_path),
@@ -143,7 +151,18 @@ def _describe(entry: "CatalogEntry") -> list[dict[str, str]]:
         groups = [[result for result in results if _uses_21k(result) is is_21k] for is_21k in (False, True)]
         best = [max(group, key=lambda result: result.top1) for group in groups if group]
         rows += [sized | _accuracies(result) for result in best] or [sized]
-    return rows or [row]
+    return _with_weights(entry.name, rows or [row])
+
+
+def _with_weights(name: str, rows: list[dict[str, str]]) -> list[dict[str, str]]:
+    """The rows with the names of published weights, each where its image size and its training data are."""
+    from vitrail.models.published import list_published
+
+    for weights in list_published(name):
+        wanted = str(weights.image_size), weights.uses_21k
+        row = next((row for row in rows if (row["image"], "*" in row["top-1"]) == wanted), rows[-1])
+        row["weights"] = f"{row['weights']} {weights.text.removeprefix(name) or 'yes'}".strip()
+    return rows
 
 
 def _accuracies(result: "Result") -> dict[str, str]:

@@ -9,6 +9,8 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
+from vitrail.inference.passes import MODEL_HELP
+
 if TYPE_CHECKING:
     from vitrail.data.quarantine import Problem
     from vitrail.tasks.contract import Answer
@@ -21,12 +23,13 @@ _TRUNK = "trunk="
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what `vitrail predict` takes."""
-    parser.add_argument("model", metavar="RUN|MODEL", help="a folder of a run, a model or a pack, or hf://OWNER/NAME")
+    parser.add_argument("model", metavar="RUN|MODEL", help=MODEL_HELP)
     parser.add_argument(
         "paths",
         nargs="+",
         metavar="IMAGE",
-        help="images, folders of them, or - for paths on stdin, one a line; trunk=PLACE says where a pack's trunk is",
+        help="images, folders of them, or - for paths on stdin, one a line; trunk=PLACE says where a pack's trunk is, "
+        "init=FILE gives weights to a model by name",
     )
     parser.add_argument("--top", type=_at_least(1), default=5, help="classes for each image (default: 5)")
     parser.add_argument("--batch-size", type=_at_least(1), default=32, help="images at a time (default: 32)")
@@ -40,13 +43,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Answer as the images come; what can't be read is named on stderr."""
     from vitrail.data.sources.files import ImageFiles
-    from vitrail.inference.passes import Passes
+    from vitrail.inference.passes import Passes, join_init_of
     from vitrail.inference.trained import load_trained
     from vitrail.tasks import find_task
 
     words, trunk = _take_trunk(arguments.paths)
-    trained = load_trained(arguments.model, trunk=trunk)
-    trained.require_classifier(arguments.model)
+    model, *words = join_init_of(arguments.model, words)
+    trained = load_trained(model, trunk=trunk)
+    trained.require_classifier(model)
     paths = find_images(words)
     if trained.classes is None:
         print("the model says no names of its classes: they are numbers", file=sys.stderr)

@@ -4,11 +4,11 @@ import argparse
 import json
 import sys
 
-from vitrail.inference.passes import KEYS, split_words
+from vitrail.inference.passes import KEYS, MODEL_HELP, split_words
 
 SUMMARY = "see how well a model's embeddings transfer to other data"
 
-_KEYS = ("data", "method", "init", "out", "cache", *(key for key in KEYS if key != "data"))
+_KEYS = ("data", "method", "out", "cache", *(key for key in KEYS if key != "data"))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "model",
         metavar="RUN|MODEL",
-        help="a folder of a run, a model or a pack, hf://OWNER/NAME, or a model's name (with init=WEIGHTS)",
+        help=MODEL_HELP,
     )
     parser.add_argument(
         "settings",

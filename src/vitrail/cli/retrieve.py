@@ -43,7 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "settings",
         nargs="+",
         metavar="RUN|key=value",
-        help=f"folders of runs, models or packs, hf://OWNER/NAME; and any of {', '.join(_KEYS)}",
+        help="folders of runs, models or packs, names such as deit_tiny, hf://OWNER/NAME; and any of "
+        f"{', '.join(_KEYS)}",
     )
     parser.add_argument("--images", type=int, metavar="N", help="ask with so many images of val, chosen at random")
     parser.add_argument("--lists", action="store_true", help="draw ranked lists into out=FOLDER")

@@ -9,6 +9,7 @@ from vitrail.settings.text import read_recipe, stage_of
 from vitrail.tasks.images.initial_weights import locate_weights
 from vitrail.training.runs.run_folder import RunFolder
 from vitrail.weights.pack import TENSORS_FILE, Pack, check_replaceable, tensors_of_trunk, write_pack
+from vitrail.weights.pretrained import read_named
 
 PACK_FOLDER = "pack"  # in the folder of a run
 
@@ -59,7 +60,8 @@ def find_trunk(folder: Path) -> str:
     run = RunFolder(folder)
     if not run.is_begun:
         raise ValueError(f"{folder} is not a run, whose recipe would name the trunk: add trunk=PLACE")
-    source = stage_of(read_recipe(run.recipe_file), 0).model.init
-    if source is None:
+    model = stage_of(read_recipe(run.recipe_file), 0).model
+    if model.init is None:
         raise ValueError(f"{folder} began from scratch (no init=): there is no trunk to share, its model is in model/")
-    return source
+    named = read_named(model.init, model=model.name)
+    return model.init if named is None else str(named)

@@ -16,8 +16,13 @@ if TYPE_CHECKING:
     from vitrail.inference.trained import Trained
     from vitrail.settings.recipe import Recipe
 
+MODEL_HELP = (
+    "a folder of a run, a model or a pack; a name such as deit_tiny, cait_s24@384, deit3_base@384,in22k, "
+    "timm/resnet50.a1_in1k or NAME init=FILE; or hf://OWNER/NAME"
+)
 KEYS = ("data", "split", "level", "image_size", "crop_ratio", "batch_size", "workers", "precision", "device", "trunk")
 _BATCH_SIZE = 64
+_INIT = "init="  # of the model before it: the file of its weights
 _SETTING = re.compile(r"[A-Za-z_][\w.]*=")  # how key=value begins; a path before the sign makes it no key
 
 
@@ -72,9 +77,45 @@ def folded(trained: "Trained") -> "tuple[Trained, bool]":
 
 
 def split_words(words: list[str], *, keys: Sequence[str] = KEYS) -> tuple[list[str], dict[str, Any]]:
-    """Runs, models and packs, and the settings among them, in any order."""
+    """Runs, models and packs, and the settings among them, in any order; init=FILE belongs to the model before it."""
+    words = join_init(words)
     sources = [word for word in words if not _SETTING.match(word)]
     return sources, _read_settings([word for word in words if _SETTING.match(word)], keys=keys)
+
+
+def join_init(words: Sequence[str]) -> list[str]:
+    """Words with every init=FILE made part of the model before it, `NAME init=FILE`; settings may stand between."""
+    joined: list[str] = []
+    for word in words:
+        if not word.startswith(_INIT):
+            joined.append(word)
+            continue
+        models = [place for place, known in enumerate(joined) if not _SETTING.match(known)]
+        if not models:
+            raise ValueError(f"{word} belongs behind the name of a model, such as deit_tiny {word}")
+        joined[models[-1]] += f" {word}"
+    return joined
+
+
+def join_init_of(model: str, words: Sequence[str]) -> list[str]:
+    """The one model with its init=FILE, and the other words, which are no models."""
+    inits = [word for word in words if word.startswith(_INIT)]
+    return [*join_init([model, *inits]), *(word for word in words if not word.startswith(_INIT))]
+
+
+def keep_source(source: str) -> str:
+    """The text of a model as it can be used from any folder: paths absolute, names as they are."""
+    import os
+
+    from vitrail.models.published import read_model_text
+    from vitrail.weights.hub import HUB_PREFIX
+
+    if source.startswith(HUB_PREFIX):
+        return source
+    named = None if os.path.exists(os.path.expanduser(source)) else read_model_text(source)
+    if named is None:
+        return os.path.abspath(os.path.expanduser(source))
+    return str(named) if named.init is None else str(dataclasses.replace(named, init=keep_source(named.init)))
 
 
 def load_seeing(source: str, settings: Mapping[str, Any]) -> "Trained":

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
@@ -25,15 +24,12 @@ from vitrail.inference.passes import (
     load_seeing,
     make_extraction,
     open_data,
-    read_image_size,
-    seeing,
     show_progress,
 )
-from vitrail.inference.trained import TASK_FILE, Trained, make_trained
-from vitrail.models.catalog import CATALOG, TIMM_PREFIX, create_model
+from vitrail.inference.trained import TASK_FILE, Trained
 from vitrail.settings.recipe import Recipe
 from vitrail.tasks.images.labelled_data import LabelledData, find_coarse
-from vitrail.weights import load_weights, save_model
+from vitrail.weights import save_model
 from vitrail.weights.save import CONFIG_FILE
 
 _NAMED = 10  # images that could not be read
@@ -63,19 +59,20 @@ def probe(
     cache: str | None = None,
     **settings: Any,
 ) -> ProbeReport:
-    """Embed both splits with a run, a saved model, a pack or a model by name (with `init`), and fit each probe.
+    """Embed both splits with a run, a saved model, a pack or a model by name, and fit each probe.
 
+    `init` gives other weights to a model by name: a file, or "random" for the floor that training starts from.
     `method` is all, linear, ridge, knn, fc or mlp; `out` saves the best linear probe as the classifier of the trunk.
     Further settings are those of `vitrail probe`: split, level, image_size, batch_size, workers, device ...
     """
-    text = os.fspath(source)
+    text = os.fspath(source) if init is None else f"{source} init={init}"
     check_keys(settings)
-    given = {"method": method, "init": init, "out": out, "cache": cache, "data": data, **settings}
+    given = {"method": method, "out": out, "cache": cache, "data": data, **settings}
     given = {key: value for key, value in given.items() if value is not None}
     remarks: list[str] = []
     methods = choose_methods(method)
     folder = _check_out(out, text, methods)
-    trained = _load(text, given, remarks)
+    trained = load_seeing(text, given)
     if folder is not None:
         check_attachable(trained.model)
     val_data, level = open_data(text, given, trained)
@@ -111,28 +108,6 @@ def probe(
     if folder is not None:
         report["saved"] = _save(folder, trained, probes, data=splits, level=level)
     return ProbeReport(report, tuple(probes), tuple(remarks))
-
-
-def _load(source: str, settings: Mapping[str, Any], remarks: list[str]) -> Trained:
-    """The model of a folder or of the hub; or of a name, with the weights of init=."""
-    init = settings.get("init")
-    is_name = source in CATALOG or source.startswith(TIMM_PREFIX)
-    if not is_name or (init is None and Path(source).is_dir()):
-        if init is not None:
-            raise ValueError(f"init= gives weights to a model of the catalogue or timm/NAME, which {source} is not")
-        return load_seeing(source, settings)
-
-    if "trunk" in settings:
-        raise ValueError(f"{source} is no pack: it has no trunk=")
-    image_size = read_image_size(settings.get("image_size"))
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model = create_model(source, num_classes=0, **({} if image_size is None else {"image_size": image_size}))
-    if init is None:
-        remarks.append(f"{source} has random weights: give those it was trained to with init=WEIGHTS")
-    else:
-        load_weights(model, str(init), reset_head=True)
-    return seeing(make_trained(model, None, label=source), settings)
 
 
 def _check_labels(data: Mapping[str, Dataset], labels: Mapping[str, Level]) -> None:

@@ -3,8 +3,8 @@
 import dataclasses
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +63,9 @@ class Trained:
     level: str | None = None  # the name of the labels it was trained on, where data has several
     task: str = "classify"  # what it has learnt
     uses_labels: bool = True  # whether it has learnt from labels at all
+    synonyms: Mapping[str, int] = field(
+        default_factory=dict
+    )  # indices of classes by other names, such as WordNet's ids
 
     @property
     def num_classes(self) -> int:
@@ -132,7 +135,11 @@ class Trained:
 
 
 def load_trained(source: str | os.PathLike[str], *, trunk: str | None = None) -> Trained:
-    """The model of a run's folder, of a folder that `save_model` wrote, of a pack, or of `hf://owner/name`.
+    """The model of a run's folder, of a folder that `save_model` wrote, of a pack, of `hf://owner/name`, or by name.
+
+    Names are those of published weights, such as `deit_tiny`, `cait_s24@384`, `deit3_base@384,in22k` or
+    `timm/resnet50.a1_in1k`, or of a model with a file of weights, `deit_tiny init=FILE`; a folder that is there goes
+    before a name.
 
     A run that has not ended gives the weights of its newest checkpoint: their moving average where there is one.
     `trunk` is the place of a pack's trunk, where it is not the one that the pack names.
@@ -149,9 +156,9 @@ def load_trained(source: str | os.PathLike[str], *, trunk: str | None = None) ->
     if run.is_begun:
         return _load_run(run)
     if not folder.exists():
-        raise ValueError(
-            f"{text}: no such run or model; give a run's folder, a saved model's, a pack's, or hf://OWNER/NAME"
-        )
+        from vitrail.inference.named import load_by_name, read_name  # which makes what this file describes
+
+        return load_by_name(read_name(text))
     if not (folder / CONFIG_FILE).is_file():
         raise ValueError(
             f"{text} holds neither a run (recipe.yaml), a saved model ({CONFIG_FILE}) nor a pack ({PACK_FILE}); "
@@ -238,41 +245,6 @@ def fetch_description(address: str) -> dict[str, Any] | None:
 
 def _refuse(problem: Problem) -> None:
     raise ValueError(f"{problem.path}: {problem.detail}")
-
-
-def match_classes(trained: Trained, classes: Sequence[str], *, name: str) -> Tensor | None:
-    """For each class of the data called `name` the model's index of it; None where the indices are the same.
-
-    They are matched by name, so that the data may have fewer of them or another order. Without names the data must have
-    as many classes as the model.
-    """
-    if trained.classes is None and len(classes) != trained.num_classes:
-        raise ValueError(
-            f"{name} has {len(classes)} classes and the model {trained.num_classes}, which have no names "
-            f"(there is no {TASK_FILE} beside it): they can't be matched"
-        )
-    if trained.classes is None or tuple(classes) == trained.classes:
-        return None
-    places = {known: place for place, known in enumerate(trained.classes)}
-    unknown = [known for known in classes if known not in places]
-    if unknown:
-        some = ", ".join(map(repr, unknown[:3])) + (", ..." if len(unknown) > 3 else "")
-        raise ValueError(
-            f"the model does not know {len(unknown)} of the {len(classes)} classes of {name}: {some} "
-            f"(its own begin with {', '.join(map(repr, trained.classes[:3]))})"
-        )
-    return torch.tensor([places[known] for known in classes])
-
-
-def map_targets(targets: Tensor, places: Tensor | None, *, num_classes: int) -> Tensor:
-    """Targets of data in the model's order of classes: indices [batch], negative without a label, or masks."""
-    if places is None:
-        return targets
-    if targets.ndim == 1:
-        return torch.where(targets < 0, targets, places[targets.clamp(min=0)])
-    mapped = targets.new_zeros(len(targets), num_classes)
-    mapped[:, places] = targets
-    return mapped
 
 
 def answer(

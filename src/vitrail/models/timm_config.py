@@ -26,6 +26,25 @@ _WITHHELD = (
 )
 
 
+def check_timm_name(name: str) -> None:
+    """Refuse a name that timm does not have; the tag of weights behind it too."""
+    architecture, _, tag = name.partition(".")
+    if not timm.is_model(architecture):
+        near = difflib.get_close_matches(architecture, timm.list_models(), n=3)
+        hint = f"did you mean {', '.join(f'timm/{known}' for known in near)}?" if near else "see timm.list_models()"
+        raise ValueError(f"timm has no model {name!r}: {hint}")
+    tags = [known.partition(".")[2] for known in timm.list_pretrained(f"{architecture}.*")]
+    if tag and tag not in tags:
+        raise ValueError(f"timm has no weights {name!r}; of {architecture} it has: {', '.join(tags) or 'none'}")
+
+
+def find_timm_facts(name: str) -> dict[str, Any]:
+    """What timm says of the weights of a model: where they are, input_size, mean, std and so on."""
+    check_timm_name(name)
+    facts = timm.get_pretrained_cfg(name)
+    return {"input_size": (3, 224, 224)} if facts is None else facts.to_dict()
+
+
 def check_options(options: object) -> None:
     """Refuse what timm.create_model would take for something else than the shape of a model."""
     if not isinstance(options, dict) or not all(isinstance(name, str) for name in options):
@@ -73,10 +92,7 @@ class TimmConfig(TimmSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not timm.is_model(self.timm_name):
-            near = difflib.get_close_matches(self.timm_name, timm.list_models(), n=3)
-            hint = f"did you mean {', '.join(f'timm/{name}' for name in near)}?" if near else "see timm.list_models()"
-            raise ValueError(f"timm has no model {self.timm_name!r}: {hint}")
+        check_timm_name(self.timm_name)
 
     @property
     def has_own_classifier(self) -> bool:
@@ -86,8 +102,7 @@ class TimmConfig(TimmSettings):
     @property
     def timm_facts(self) -> dict[str, Any]:
         """What timm says of the weights it trained: input_size, fixed_input_size, mean, std and so on."""
-        facts = timm.get_pretrained_cfg(self.timm_name)
-        return {"input_size": (3, 224, 224)} if facts is None else facts.to_dict()
+        return find_timm_facts(self.timm_name)
 
     @property
     def timm_size(self) -> tuple[int, int]:

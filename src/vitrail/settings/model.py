@@ -14,7 +14,7 @@ class ModelSettings(Section):
     name: str = "deit_small"
     """name of the model: one of `vitrail models`, or timm/NAME"""
     init: str | None = None
-    """weights to start from: a run, a saved model, a file of official or timm weights, hf://OWNER/NAME"""
+    """weights to start from: pretrained (or pretrained@384,in22k), a run, a saved model, a file, hf://OWNER/NAME"""
     train_only: str = "all"
     """parts that learn besides the head: attention, ffn, norm, positions, stem, blocks.18+, several with commas"""
     position_resize: Literal["bicubic", "bilinear"] = "bicubic"

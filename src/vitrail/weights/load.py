@@ -12,7 +12,8 @@ from vitrail.models.resizing import count_patches, resize_state
 from vitrail.weights.misfit import Misfit, find_hints
 from vitrail.weights.parameter_names import TIMM, VITRAIL, recognize_dialect, recognize_family
 from vitrail.weights.translate import Translation, square_side, translate_to_ours
-from vitrail.weights.weight_files import Weights, WeightSource, read_weights
+from vitrail.weights.weight_files import Weights
+from vitrail.weights.weight_sources import WeightSource, read_weights
 
 OPTIONAL = "num_batches_tracked"  # older files have none; it starts anew
 

@@ -22,7 +22,8 @@ from vitrail.storage.tensors import Remembered, as_bytes, hash_tensors, write_te
 from vitrail.weights.load import dialect_of, split_trunk
 from vitrail.weights.save import VERSION_KEY, build, check_description, check_saveable, describe
 from vitrail.weights.translate import translate_to_ours
-from vitrail.weights.weight_files import WeightSource, read_file, read_weights
+from vitrail.weights.weight_files import read_file
+from vitrail.weights.weight_sources import WeightSource, read_weights
 
 TENSORS_FILE, PACK_FILE = "pack.safetensors", "pack.json"
 FORMAT = 1

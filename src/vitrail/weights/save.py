@@ -19,7 +19,8 @@ from vitrail.storage import read_json, replacing_files, settle, write_json
 from vitrail.storage.tensors import write_tensors
 from vitrail.weights.hub import HUB_PREFIX, HubAddress, fetch
 from vitrail.weights.load import fit_weights, install
-from vitrail.weights.weight_files import GRID_KEY, format_grid, locate, read_file
+from vitrail.weights.weight_files import GRID_KEY, format_grid, read_file
+from vitrail.weights.weight_sources import locate
 
 WEIGHTS_FILE, CONFIG_FILE = "model.safetensors", "config.json"
 VERSION_KEY = "vitrail"

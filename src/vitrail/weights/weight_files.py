@@ -1,7 +1,6 @@
-"""Reading weights from files, folders, the hub or a state dict, without ever running code that a file brings."""
+"""Reading files of weights, without ever running code that a file brings."""
 
 import argparse
-import os
 import pickle
 import re
 import warnings
@@ -13,11 +12,6 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
-
-from vitrail.storage import settle
-from vitrail.weights.hub import HUB_PREFIX, WEIGHT_FILES, HubAddress, fetch
-
-WeightSource = str | os.PathLike[str] | Mapping[str, Any]
 
 SUFFIXES = (".safetensors", ".pth", ".pt", ".bin")
 GRID_KEY = "grid"  # in the metadata of a safetensors file we wrote: "rows x columns" of its patches
@@ -33,45 +27,6 @@ class Weights:
     state: dict[str, Tensor]
     label: str  # what to call the source in an error
     grid: tuple[int, int] | None = None  # rows and columns of patches, where the source says it
-
-
-def read_weights(source: WeightSource) -> Weights:
-    """The weights of a path, a folder, `hf://owner/name` or a state dict."""
-    if isinstance(source, Mapping):
-        return Weights(tensors_of(source, "the state dict"), "the state dict")
-    if not isinstance(source, (str, os.PathLike)):
-        raise ValueError(
-            f"weights come from a path, a folder, hf://owner/name or a state dict, not {type(source).__name__}"
-        )
-    return read_file(locate(source), label=str(source))
-
-
-def locate(source: str | os.PathLike[str]) -> Path:
-    """The one file of weights a path, a folder or a hub address stands for."""
-    text = os.fspath(source)
-    if text.startswith(HUB_PREFIX):
-        return fetch(HubAddress.parse(text))
-    path = Path(text).expanduser()
-    if path.is_dir():
-        settle(path)
-        return choose_file(path)
-    if not path.is_file():
-        raise ValueError(f"{text}: no such file or folder (weights on the hub are written hf://owner/name)")
-    return path
-
-
-def choose_file(folder: Path) -> Path:
-    """The folder's model.safetensors or pytorch_model.bin, else its only file of weights."""
-    for name in WEIGHT_FILES:
-        if (folder / name).is_file():
-            return folder / name
-    found = sorted(path for path in folder.iterdir() if path.suffix in SUFFIXES and path.is_file())
-    if not found:
-        raise ValueError(f"{folder}: no weights in this folder (model.safetensors, or one {', '.join(SUFFIXES)} file)")
-    if len(found) > 1:
-        names = ", ".join(path.name for path in found[:5]) + (", ..." if len(found) > 5 else "")
-        raise ValueError(f"{folder}: {len(found)} files of weights ({names}): name one of them")
-    return found[0]
 
 
 def read_file(path: Path, *, label: str) -> Weights:

@@ -12,8 +12,9 @@ from vitrail.evaluation.average_precision import AveragePrecisionMeter
 from vitrail.evaluation.classify import MAX_CONFUSION_CLASSES, ClassificationMeter
 from vitrail.evaluation.heads import HEADS, head_answers
 from vitrail.evaluation.tokens import watched_tokens
+from vitrail.inference.class_names import map_targets, match_classes
 from vitrail.inference.passes import Passes, folded, open_data
-from vitrail.inference.trained import Trained, map_targets, match_classes
+from vitrail.inference.trained import Trained
 from vitrail.tasks.classify.measures import MEASURES
 from vitrail.tasks.contract import Evaluation, EvaluationRequest
 from vitrail.tasks.images.labelled_data import find_coarse

@@ -1,24 +1,19 @@
-"""Classifiers that may teach: models of vitrail, timm's with their weights, and functions of the user's own."""
+"""Classifiers that may teach: trained models, models by name, and functions of the user's own."""
 
 import inspect
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from vitrail.data.checks import as_pair
-from vitrail.models.build import build_timm_model
 from vitrail.models.contract import Model
-from vitrail.models.timm_backbone import make_backbone
-from vitrail.models.timm_config import TimmConfig
 from vitrail.settings.own import load_own, working_directory_on_path
 from vitrail.settings.section import ImageSize
 from vitrail.storage import describe_settings, hash_file, hash_text
 from vitrail.storage.tensors import hash_tensors
-from vitrail.weights import load_weights
-from vitrail.weights.weight_files import read_weights
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,11 +28,12 @@ class TeacherSource:
     image_size: tuple[int, int] | None = None  # None: images of any size, which stay as they are
     mean: tuple[float, ...] = (0.0, 0.0, 0.0)
     std: tuple[float, ...] = (1.0, 1.0, 1.0)
+    synonyms: Mapping[str, int] = field(default_factory=dict)  # indices of classes by their other names
     is_autocast: bool = True  # whether its products may be computed in less than float32
 
 
 def open_trained(spec: str, *, image_size: ImageSize | None, device: torch.device) -> TeacherSource:
-    """A run, a saved model or one of the hub."""
+    """A run, a saved model, one of the hub, or one by name."""
     from vitrail.inference.trained import load_trained  # which builds runs, and they have teachers
 
     found = load_trained(spec)
@@ -45,29 +41,8 @@ def open_trained(spec: str, *, image_size: ImageSize | None, device: torch.devic
     if image_size is not None:
         found = found.seeing(image_size=image_size)
     size = as_pair(found.view.image_size)
-    return _source_of(found.model, spec, image_size=size, classes=found.classes, device=device)
-
-
-def open_timm(name: str, file: str | None, *, image_size: ImageSize | None, device: torch.device) -> TeacherSource:
-    """A model of timm, with the weights timm offers or those of a file."""
-    spec = f"timm/{name}" + ("" if file is None else f"@{file}")
-    facts = TimmConfig(timm_name=name).timm_facts
-    if file is None:
-        model = build_timm_model(name, num_classes=facts.get("num_classes", 1000))
-        model.backbone.load_state_dict(_pretrained_weights(model.config))
-    else:
-        state = read_weights(file).state
-        classifier = facts.get("classifier") or ""
-        classifier = classifier if isinstance(classifier, str) else classifier[0]
-        weight = state.get(f"{classifier}.weight", state.get(f"backbone.{classifier}.weight"))
-        model = build_timm_model(name, num_classes=facts.get("num_classes", 1000) if weight is None else len(weight))
-        load_weights(model, file)
-    size = model.config.size if image_size is None else as_pair(image_size)
-    if model.takes_one_size and size != model.config.size:
-        resized = build_timm_model(name, num_classes=model.config.num_classes, image_size=size)
-        resized.backbone.load_state_dict(_pretrained_weights(resized.config, own=model.backbone.state_dict()))
-        model = resized
-    return _source_of(model, spec, image_size=size, classes=None, device=device)
+    source = _source_of(found.model, spec, image_size=size, classes=found.classes, device=device)
+    return replace(source, synonyms=found.synonyms)
 
 
 def open_function(spec: str, *, image_size: ImageSize | None, device: torch.device) -> TeacherSource:
@@ -126,18 +101,6 @@ def _source_of(
         mean=model.preprocessing.mean,
         std=model.preprocessing.std,
     )
-
-
-def _pretrained_weights(config: TimmConfig, *, own: dict[str, Tensor] | None = None) -> dict[str, Tensor]:
-    """timm's own weights for a model of this size; or `own`, made for another size, resized as timm does it."""
-    try:
-        return make_backbone(config, is_pretrained=True, weights=own).state_dict()
-    except (OSError, RuntimeError) as error:  # the hub can't be reached, or timm has no weights of that name
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise ValueError(
-            f"the weights of timm/{config.timm_name} can't be had ({reason}): fetch them where there is a network and "
-            f"give the file, timm/{config.timm_name}@FILE"
-        ) from None
 
 
 def _source_code(function: Callable[[], object]) -> str:

@@ -10,7 +10,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from vitrail.evaluation.predict import choose_precision
-from vitrail.models.catalog import TIMM_PREFIX
+from vitrail.inference.class_names import rename_classes
+from vitrail.models.published import read_model_text, split_model_texts
 from vitrail.settings.own import is_own
 from vitrail.settings.section import ImageSize
 from vitrail.tasks.distill.onnx_teacher import open_onnx
@@ -19,12 +20,14 @@ from vitrail.tasks.distill.teacher_sources import (
     TeacherSource,
     hash_parts,
     open_function,
-    open_timm,
     open_trained,
 )
 from vitrail.weights.hub import HUB_PREFIX
 
-_KINDS = "a run's folder, a saved model's, hf://OWNER/NAME, timm/NAME, timm/NAME@FILE, FILE.onnx or module:function"
+_KINDS = (
+    "a run's folder, a saved model's, a name of `vitrail models` with published weights, timm/NAME.TAG, "
+    "NAME init=FILE, hf://OWNER/NAME, FILE.onnx or module:function"
+)
 
 
 class Teacher(ABC):
@@ -91,9 +94,10 @@ class SingleTeacher(Teacher):
             raise ValueError(f"the teacher {self.name} must answer with logits {wanted}, not {shape}")
 
     def _match(self, num_known: int) -> Groups:
-        return match_classes(
-            self.classes, teacher=self.name, num_known=num_known, known=self.source.classes, mapping=self.mapping
-        )
+        source, known = self.source, self.source.classes
+        if known is not None:
+            known = rename_classes(known, self.classes, synonyms=source.synonyms)
+        return match_classes(self.classes, teacher=self.name, num_known=num_known, known=known, mapping=self.mapping)
 
 
 class MeanTeacher(Teacher):
@@ -123,7 +127,7 @@ def load_teacher(
     name or index of the teacher's, or a list of them}; for several teachers one file for all, or one for each,
     separated by commas, where an empty one leaves a teacher to the names of its classes.
     """
-    specs = [spec] if _is_there(spec) else [part.strip() for part in spec.split(",")]
+    specs = [spec] if _is_there(spec) else split_model_texts(spec)
     if not all(specs):
         raise ValueError(f"teacher={spec}: a name is empty; give {_KINDS}; several with a comma between two")
     files = [part.strip() for part in (mapping or "").split(",")]
@@ -142,14 +146,9 @@ def load_teacher(
 
 def open_source(spec: str, *, image_size: ImageSize | None, device: torch.device) -> TeacherSource:
     """The classifier that a text stands for."""
-    if spec.startswith(TIMM_PREFIX):
-        name, sign, file = spec.removeprefix(TIMM_PREFIX).partition("@")
-        if sign and not file:
-            raise ValueError(f"the teacher {spec}: name the file of its weights behind the @")
-        return open_timm(name, file or None, image_size=image_size, device=device)
     if spec.lower().endswith(".onnx"):
         return open_onnx(spec, image_size=image_size, device=device)
-    if _is_there(spec) or spec.startswith(HUB_PREFIX):
+    if _is_there(spec) or spec.startswith(HUB_PREFIX) or read_model_text(spec) is not None:
         return open_trained(spec, image_size=image_size, device=device)
     if is_own(spec):
         return open_function(spec, image_size=image_size, device=device)

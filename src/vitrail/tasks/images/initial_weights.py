@@ -2,19 +2,21 @@
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
+from vitrail.data.sources.imagenet_classes import imagenet_classes
 from vitrail.models.catalog import create_model
 from vitrail.models.contract import Model
 from vitrail.settings.image_recipe import ImageRecipe
 from vitrail.tasks.contract import Initial
 from vitrail.weights import load_weights
+from vitrail.weights.pretrained import find_weights, read_named
+from vitrail.weights.weight_sources import WeightSource
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -42,14 +44,16 @@ def load_initial(
     model: Model, source: str | Initial, *, classes: Sequence[str] | None, interpolation: str = "bicubic"
 ) -> None:
     """Weights to start from, of a run, a file or an earlier stage; a classifier of other classes is left out."""
-    place: str | Mapping[str, Tensor]
+    place: WeightSource
     known: tuple[str, ...] | None
     if isinstance(source, Initial):
         place, grid, label = source.weights, source.grid, "the stage before"
         known = tuple(source.description["classes"]) if "classes" in source.description else None
     else:
-        place = label = locate_weights(source)
-        known, grid = read_classes(Path(label)), None
+        label = locate_weights(source)
+        place, known, grid = find_weights(model, label), read_classes(Path(label)), None
+        if known is None and read_named(label, model=model.trunk.name) is not None:
+            known = imagenet_classes().ids  # as its data sets have them
     is_other = known is not None and classes is not None and known != tuple(classes)
     try:
         load_weights(model, place, reset_head=is_other, interpolation=interpolation, grid=grid)
