@@ -70,14 +70,15 @@ def load_named(text: ModelText, **settings: Any) -> Model:
     published: PublishedWeights | None
     if text.init is None:
         published = choose_published(text.name, text.parts)
-        weights, known = read_published(published), _settings_of(published)
+        weights = read_published(published)
+        known = find_settings(text.name, weights, _settings_of(published))
     else:
         weights = read_weights(text.init)
         published = choose_published(text.name, text.parts) if text.parts else None
         known = find_settings(text.name, weights, {} if published is None else _settings_of(published))
         published = published or _published_for(text.name, known.get("image_size"))
     model = create_initial(text.name, **{**known, **settings})
-    is_other = model.config.num_classes != known.get("num_classes", 1000)
+    is_other = model.config.num_classes != known["num_classes"]
     install(model, fit_weights(model, weights, reset_head=is_other))
     if published is not None and published.crop_ratio is not None:
         model.preprocessing = replace(model.preprocessing, crop_ratio=published.crop_ratio)
@@ -138,7 +139,7 @@ def find_settings(name: str, weights: Weights, known: Mapping[str, Any]) -> dict
 
 
 def _settings_of(published: PublishedWeights) -> dict[str, Any]:
-    return {**published.settings, "image_size": published.image_size, "num_classes": published.num_classes}
+    return {**published.settings, "image_size": published.image_size}
 
 
 def _published_for(name: str, image_size: Any) -> PublishedWeights | None:
