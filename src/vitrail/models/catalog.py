@@ -222,6 +222,9 @@ def get_entry(name: str) -> CatalogEntry:
     _check_text("the name of a model", name)
     if name in CATALOG:
         return CATALOG[name]
+    model, sign, weights = name.partition("@")
+    if sign and model in CATALOG:
+        raise ValueError(f"{name} names weights of {model}: train it with model={model} init=pretrained@{weights}")
     near = difflib.get_close_matches(name.lower(), CATALOG, n=3, cutoff=0.5)
     hint = f"did you mean {', '.join(near)}?" if near else "`vitrail models` lists them all"
     raise ValueError(f"unknown model {name!r}: {hint}")
