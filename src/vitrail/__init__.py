@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from vitrail.inference.probing import probe
     from vitrail.inference.trained import load_pack, load_trained
     from vitrail.inspection.inspection import inspect_model
+    from vitrail.model_charts import plot_models
     from vitrail.models.catalog import create_model, list_models
     from vitrail.models.complexity import complexity
     from vitrail.models.contract import Features
@@ -48,6 +49,7 @@ __all__ = [
     "load_weights",
     "open_dataset",
     "plan",
+    "plot_models",
     "probe",
     "save_model",
     "to_timm",
@@ -78,6 +80,7 @@ _HOMES = {
     "load_weights": "vitrail.weights",
     "open_dataset": "vitrail.data.datasets",
     "plan": "vitrail.api",
+    "plot_models": "vitrail.model_charts",
     "probe": "vitrail.inference.probing",
     "save_model": "vitrail.weights",
     "to_timm": "vitrail.weights",
