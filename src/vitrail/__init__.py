@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from vitrail.inference.folding import fold
     from vitrail.inference.probing import probe
     from vitrail.inference.trained import load_pack, load_trained
+    from vitrail.inspection.comparison import compare_inspections
     from vitrail.inspection.inspection import inspect_model
     from vitrail.model_charts import plot_models
     from vitrail.models.catalog import create_model, list_models
@@ -35,6 +36,7 @@ __all__ = [
     "allow_own",
     "attention_maps",
     "check",
+    "compare_inspections",
     "complexity",
     "create_model",
     "draw_maps",
@@ -66,6 +68,7 @@ _HOMES = {
     "allow_own": "vitrail.settings.own",
     "attention_maps": "vitrail.explain.maps",
     "check": "vitrail.data.doctor.checking:check_data",
+    "compare_inspections": "vitrail.inspection.comparison",
     "complexity": "vitrail.models.complexity",
     "create_model": "vitrail.models.catalog",
     "draw_maps": "vitrail.explain.drawing",

@@ -28,7 +28,9 @@ multiply-adds, as printed. Accuracies in %, the best published at each image siz
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what `vitrail models` takes."""
-    parser.add_argument("patterns", nargs="*", help="only names like these, e.g. 'cait*' (default: all)")
+    parser.add_argument(
+        "settings", nargs="*", metavar="PATTERN", help="only names like these, e.g. 'cait*' (default: all)"
+    )
     parser.add_argument("--json", action="store_true", help="print every setting and every published row as JSON")
     parser.add_argument("--plot", metavar="FILE", help="draw top-1 against cost into a page (.html) or picture (.svg)")
     parser.add_argument("--against", metavar="COST", help="with --plot: one cost, e.g. flops (default: all)")
@@ -39,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
     from vitrail.models.catalog import get_entry, list_models
 
     chosen = set()
-    for pattern in arguments.patterns or ["*"]:
+    for pattern in arguments.settings or ["*"]:
         names = list_models(pattern)
         if not names:
             raise ValueError(_explain_no_match(pattern))

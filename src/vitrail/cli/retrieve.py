@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitrail.cli.retrieve_text import write_csv, write_tables
+from vitrail.cli.run_names import name_runs
 from vitrail.inference.passes import (
     KEYS,
     Passes,
@@ -78,7 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
     task = _open_task(sources, settings, num_images=arguments.images)
     pictures = _plan_pictures(arguments, task)
     reports = []
-    for name, source in _name(sources).items():
+    for name, source in name_runs(sources).items():
         trained = load_seeing(source, settings)
         level, num_classes = _find_training(source, trained, task)
         reports.append(
@@ -192,15 +193,6 @@ def _plan_pictures(arguments: argparse.Namespace, task: _Task) -> "Pictures":
         with_energy=arguments.energy,
         within=None if within is None else str(within),
     )
-
-
-def _name(sources: Sequence[str]) -> dict[str, str]:
-    """Short names of the runs: those of their folders, unless two are the same."""
-    short = [Path(source).name or source for source in sources]
-    names = short if len(set(short)) == len(short) else list(sources)
-    if len(set(names)) < len(names):
-        raise ValueError("a run is named twice: name each once")
-    return dict(zip(names, sources, strict=True))
 
 
 def _find_training(source: str, trained: "Trained", task: _Task) -> tuple[str | None, int | None]:
