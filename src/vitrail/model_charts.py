@@ -16,7 +16,7 @@ _DATA = ("ImageNet-1k alone", "ImageNet-21k, then ImageNet-1k")
 _NOTES = (
     "The best published top-1 accuracy on ImageNet's validation set of each model and image size, against what the "
     "papers print of its cost. Full dots are at 224 pixels, empty ones at the size behind the @. A line joins the "
-    "models of a family that no cheaper one of it equals.",
+    "models of a family that none of it equals at the same or a lower cost.",
     "Point at a dot to read its training and the table it comes from. A name without room is left out.",
 )
 
@@ -61,7 +61,8 @@ def _draw_cost(published: Mapping[str, Figures], cost: str) -> list[PointChart]:
     for name, is_21k in zip(_DATA, (False, True), strict=True):
         own = [point for point in points if uses_21k(point.result) is is_21k]
         if own:
-            charts.append(PointChart(f"Top-1 accuracy in %, {name}", COSTS[cost].label, _group(own, families)))
+            what, series = COSTS[cost], _group(own, families)
+            charts.append(PointChart(f"Top-1 accuracy in %, {name}", what.label, series, is_gain=what.is_gain))
     return charts
 
 

@@ -19,6 +19,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 def test_a_line_goes_over_what_nothing_cheaper_equals() -> None:
     points = [NamedPoint(x, y, "") for x, y in ((4, 80), (1, 72), (2, 79), (3, 79), (2, 78), (5, 79.5))]
     assert [(point.x, point.y) for point in join_best(points)] == [(1, 72), (2, 79), (4, 80)]
+    assert [(point.x, point.y) for point in join_best(points, is_gain=True)] == [(5, 79.5), (4, 80)]
 
 
 def test_names_meet_neither_each_other_nor_dots_and_stay_inside() -> None:

@@ -27,7 +27,7 @@ class NamedPoint:
 
 @dataclass(frozen=True, eq=False)
 class PointSeries:
-    """Points of one colour; those that no point further left equals or tops are joined by a line."""
+    """Points of one colour; the best ones are joined by a line."""
 
     label: str  # in the legend, once for all series of the same label
     points: Sequence[NamedPoint]
@@ -42,6 +42,7 @@ class PointChart:
     title: str  # what goes upward, and its unit
     x_label: str
     series: Sequence[PointSeries]
+    is_gain: bool = False  # what goes across is better the more there is of it
 
 
 @dataclass(frozen=True)
@@ -90,10 +91,11 @@ def draw_points_document(charts: Sequence[PointChart]) -> str:
     return render_document("".join(parts), width=WIDTH, height=len(charts) * (HEIGHT + _HEADING))
 
 
-def join_best(points: Iterable[NamedPoint]) -> list[NamedPoint]:
-    """Of points those that are higher than every one that is not right of them, from left to right."""
+def join_best(points: Iterable[NamedPoint], *, is_gain: bool = False) -> list[NamedPoint]:
+    """Of points those that are higher than every one that costs no more, or gains no less, from the cheapest on."""
+    sign = -1 if is_gain else 1
     best: list[NamedPoint] = []
-    for point in sorted(points, key=lambda point: (point.x, -point.y)):
+    for point in sorted(points, key=lambda point: (sign * point.x, -point.y)):
         if not best or point.y > best[-1].y:
             best.append(point)
     return best
@@ -135,7 +137,7 @@ def _draw_content(chart: PointChart) -> str:
         return ""
     plot = Plot(_fit_across([point.x for point in points]), _fit_upward([point.y for point in points]))
     parts = [plot.draw_grid(chart.x_label, ticks=plot.across.ticks(most_decades=3))]
-    parts += [_draw_line(series, plot) for series in chart.series]
+    parts += [_draw_line(series, plot, is_gain=chart.is_gain) for series in chart.series]
     parts += _draw_labels(points, [colour_of(own.colour) for own in chart.series for _ in own.points], plot)
     parts += [_draw_dots(series, plot) for series in chart.series]
     return "".join(parts)
@@ -153,8 +155,8 @@ def _fit_upward(values: Sequence[float]) -> Scale:
     return scale_upward(low - room, high + room, height=HEIGHT)
 
 
-def _draw_line(series: PointSeries, plot: Plot) -> str:
-    best = join_best(series.points)
+def _draw_line(series: PointSeries, plot: Plot, *, is_gain: bool) -> str:
+    best = join_best(series.points, is_gain=is_gain)
     if len(best) < 2:
         return ""
     dashes = ' stroke-dasharray="5 4"' if series.is_hollow else ""

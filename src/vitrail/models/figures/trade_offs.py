@@ -11,6 +11,7 @@ class Cost(NamedTuple):
 
     label: str  # with its unit
     read: Callable[[Figures, int], str | None]  # the printed figure at an image size; None: there is none
+    is_gain: bool = False  # more of it is better, as of images a second
 
 
 COSTS = {
