@@ -15,6 +15,7 @@ from vitrail.evaluation.granularity import NO_LABELS
 
 MEASURES = {"top1": "kNN top-1 (%)", "map_cosine": "mAP, cosine (%)"}
 _MARKS = "os^Dv*PX"
+_MOST_UPRIGHT = 5  # levels whose names stand beside each other; more are written aslant
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,10 @@ def draw_granularity(
             draw(panel, runs, levels, measure)
             panel.set_ylabel(label)
             panel.grid(alpha=0.25)
-    figure.legend(*grid[0, -1].get_legend_handles_labels(), loc="outside right upper", fontsize=9, frameon=False)
+    named = {line.get_label(): line for panel in grid.flat for line in reversed(panel.lines)}
+    names = dict.fromkeys(line.get_label() for panel in grid.flat for line in panel.lines)
+    handles = [named[name] for name in names]
+    figure.legend(handles=handles, loc="outside right upper", fontsize=9, frameon=False)
     return save_figure(figure, path)
 
 
@@ -102,7 +106,8 @@ def _draw_line(panel: Axes, place: int, name: str, values: Sequence[float | None
 
 
 def _name_places(panel: Axes, levels: Sequence[str], label: str) -> None:
-    panel.set_xticks(range(len(levels)), levels)
+    is_aslant = len(levels) > _MOST_UPRIGHT
+    panel.set_xticks(range(len(levels)), levels, rotation=30 if is_aslant else 0, ha="right" if is_aslant else "center")
     panel.set_xlim(-0.4, len(levels) - 0.6)
     panel.set_xlabel(label)
 
