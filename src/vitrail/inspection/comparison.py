@@ -7,7 +7,7 @@ from pathlib import Path
 
 from vitrail.inspection.inspection import Inspection, write_inspection
 from vitrail.inspection.inspection_page import render_inspection
-from vitrail.inspection.inspection_parts import InspectionPart
+from vitrail.inspection.inspection_parts import InspectionPart, find_part
 from vitrail.inspection.inspection_table import Cell, InspectionTable
 from vitrail.inspection.layer_charts import Chart
 from vitrail.pages.charts import Axis, Band, Curve, LineChart
@@ -24,10 +24,7 @@ class InspectionComparison:
 
     def part(self, name: str) -> InspectionPart:
         """The part of that name, which may only say why it is missing."""
-        for part in self.parts:
-            if part.name == name:
-                return part
-        raise ValueError(f"there is no part {name!r}: there are {', '.join(part.name for part in self.parts)}")
+        return find_part(self.parts, name)
 
     def write(self, folder: str | os.PathLike[str], *, data: str = "") -> Path:
         """Write `report.html`, a CSV for each table and an SVG for each picture into a folder; gives the page's path.

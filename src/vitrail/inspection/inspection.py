@@ -20,6 +20,7 @@ from vitrail.inspection.inspection_parts import (
     InspectionPart,
     distance_part,
     energy_part,
+    find_part,
     parallel_part,
     ratios_part,
     scales_part,
@@ -51,10 +52,7 @@ class Inspection:
 
     def part(self, name: str) -> InspectionPart:
         """The part of that name, which may only say why it is missing."""
-        for part in self.parts:
-            if part.name == name:
-                return part
-        raise ValueError(f"there is no part {name!r}: there are {', '.join(part.name for part in self.parts)}")
+        return find_part(self.parts, name)
 
     def write(self, folder: str | os.PathLike[str], *, source: str = "", data: str = "") -> Path:
         """Write `report.html`, a CSV for each table and an SVG for each picture into a folder; gives the page's path.
