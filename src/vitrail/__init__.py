@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from vitrail.inference.folding import fold
     from vitrail.inference.probing import probe
     from vitrail.inference.trained import load_pack, load_trained
+    from vitrail.inspection.comparison import compare_inspections
     from vitrail.inspection.inspection import inspect_model
+    from vitrail.model_charts import plot_models
     from vitrail.models.catalog import list_models
     from vitrail.models.complexity import complexity
     from vitrail.models.contract import Features
@@ -35,6 +37,7 @@ __all__ = [
     "allow_own",
     "attention_maps",
     "check",
+    "compare_inspections",
     "complexity",
     "create_model",
     "draw_maps",
@@ -49,6 +52,7 @@ __all__ = [
     "load_weights",
     "open_dataset",
     "plan",
+    "plot_models",
     "probe",
     "save_model",
     "to_timm",
@@ -65,6 +69,7 @@ _HOMES = {
     "allow_own": "vitrail.settings.own",
     "attention_maps": "vitrail.explain.maps",
     "check": "vitrail.data.doctor.checking:check_data",
+    "compare_inspections": "vitrail.inspection.comparison",
     "complexity": "vitrail.models.complexity",
     "create_model": "vitrail.weights.pretrained",
     "draw_maps": "vitrail.explain.drawing",
@@ -79,6 +84,7 @@ _HOMES = {
     "load_weights": "vitrail.weights",
     "open_dataset": "vitrail.data.datasets",
     "plan": "vitrail.api",
+    "plot_models": "vitrail.model_charts",
     "probe": "vitrail.inference.probing",
     "save_model": "vitrail.weights",
     "to_timm": "vitrail.weights",

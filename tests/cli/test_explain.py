@@ -69,10 +69,27 @@ def test_one_kind_layer_head_and_class_are_chosen(
     assert len(record["pictures"][0]["answers"]) == 3
 
 
+def test_maps_are_thresholded(run: RunFolder, photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["explain", str(run.path), "photos/é.jpg", "kind=attention"]
+    assert main([*words, "out=plain"]) == 0
+    assert main([*words, "out=kept", "keep=0.5"]) == 0
+    with Image.open("plain/0001__.png") as plain, Image.open("kept/0001__.png") as kept:
+        assert kept.width > plain.width + 200  # a further panel
+    assert "the fewest patches that hold 50% of a map" in Path("kept/index.html").read_text(encoding="utf-8")
+    capsys.readouterr()
+    for words_of_keep in (["keep=60"], ["keep=0"], ["keep=most"]):
+        assert main([*words, "out=never", *words_of_keep]) == 2
+        error = capsys.readouterr().err
+        assert "the share of a map to keep must be above 0 and at most 1, such as 0.6, not" in error
+        assert len(error.splitlines()) == 1
+    assert not Path("never").exists()
+
+
 def test_matrices_of_a_resmlp_need_no_image(tmp_path: Path, photos: Path) -> None:
     vitrail.save_model(plant("resmlp_s12", size=(32, 32)), tmp_path / "model")
     assert main(["explain", "model", "kind=mixing", "out=seen"]) == 0
     assert Path("seen/mixing.png").is_file()
+    assert main(["explain", "model", "kind=mixing", "out=seen", "keep=0.6"]) == 2
     assert main(["explain", "model", "photos", "out=seen"]) == 0
 
 

@@ -76,6 +76,25 @@ def test_a_model_is_inspected_on_a_folder_whose_broken_images_are_named(
     assert "there is no image in val of photos that can be read" in capsys.readouterr().err
 
 
+def test_runs_are_compared_on_one_page(
+    run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    vitrail.save_model(small_model("deit_tiny"), tmp_path / "model")
+    words = ["inspect", str(run.path), "model", "data=shapes:size=16,count=48,val=24", "images=4"]
+    assert main(words) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "first: cait_xxs24 on 4 images of val of shapes, 16 x 16 px"
+    assert lines[1] == "model: deit_tiny on 4 images of val of shapes, 64 x 64 px"
+    assert any(line.startswith("LayerScale: first: Mean |λ|: ") for line in lines)
+    assert lines[-1] == "page: inspect-first-model/report.html"
+    assert Path("inspect-first-model/ratios.csv").read_text().startswith('layer,"self-attention, first","self-att')
+    assert main([*words, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert list(report["runs"]) == ["first", "model"]
+    assert report["parts"]["ratios"]["tables"]["ratios"][0]["layer"] == "block 1"
+
+
 def test_wrong_words_are_errors_of_one_line(
     run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -88,7 +107,9 @@ def test_wrong_words_are_errors_of_one_line(
         (["empty"], "holds neither a run"),
         ([str(run.path), "images=0"], "images must be a whole number of at least 1, not 0"),
         ([str(run.path), "image=8"], "unknown key 'image'; did you mean 'images'?"),
-        ([str(run.path), "other"], "'other' is no setting: write key=value"),
+        ([str(run.path), "other"], "other: no such run or model"),
+        ([str(run.path), str(run.path)], "a run is named twice: name each once"),
+        (["images=8"], "which model? Give a run's folder or a model's"),
         ([str(run.path), "data=nowhere"], "nowhere"),
     ):
         assert main(["inspect", *words]) == 2

@@ -1,6 +1,9 @@
 """`vitrail models`: a table for people, JSON for machines, both straight from the catalogue."""
 
 import json
+import re
+from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -138,3 +141,56 @@ def test_an_unknown_pattern_is_one_line_with_the_nearest_names(
     assert said in err
     assert err.startswith("vitrail: error: ")
     assert err.count("\n") == 1
+
+
+@pytest.mark.usefixtures("small_catalog")
+def test_results_are_drawn_against_each_cost_that_is_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "models.svg"
+    assert main(["models", "--plot", str(path)]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "flops: 2 of 3 published results; the papers print no flops of the others",
+        "parameters: 3 of 3 published results",
+        str(path),
+    ]
+    hints = [each.text for each in ElementTree.fromstring(path.read_text()).iter("{http://www.w3.org/2000/svg}title")]
+    assert hints == [
+        "one_small at 224: 81.0 % (ImageNet-1k, distilled; table 2)",
+        "one_small at 224: 83.0 % (ImageNet-21k -> 1k; table 3)",
+        "one_small at 224: 81.0 % (ImageNet-1k, distilled; table 2)",
+        "one_small at 384: 82.53 % (ImageNet-1k, plain; table 1)",
+        "one_small at 224: 83.0 % (ImageNet-21k -> 1k; table 3)",
+    ]
+
+
+def test_several_patterns_and_one_cost_are_drawn_in_a_page(tmp_path: Path) -> None:
+    path = tmp_path / "models.html"
+    assert main(["models", "cait_m*", "deit_base", "--plot", str(path), "--against", "parameters"]) == 0
+    page = path.read_text(encoding="utf-8")
+    assert re.findall(r'<section id="(\w+)"', page) == ["parameters"]
+    assert re.findall(r"</i>([^<]+)</span>", page) == ["deit", "cait"]
+    assert "cait_m48 at 448: 86.5 %" in page
+    assert "cait_s24" not in page
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--plot", "models.png"], "models.png is no name of a page or picture: let it end with .html or .svg"),
+        (["--plot", "nowhere/models.svg"], "nowhere/models.svg can't be written: No such file or directory"),
+        (["--plot", "models.svg", "--against", "price"], "accuracy is drawn against one of flops, parameters, not"),
+        (["vit_ti6x2", "--plot", "models.svg"], "there is nothing to draw: the papers print no accuracy with its cost"),
+        (["--plot", "models.svg", "--json"], "--plot draws and --json prints: ask for one of them"),
+        (["--against", "flops"], "--against says what to draw accuracy against: add --plot FILE"),
+    ],
+)
+def test_what_can_not_be_drawn_is_said(
+    words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["models", *words]) == 2
+    err = capsys.readouterr().err
+    assert said in err
+    assert len(err.splitlines()) == 1
+    assert not list(tmp_path.iterdir())

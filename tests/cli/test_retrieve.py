@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageColor
 from tiny_runs import run_in
 
 import vitrail
 from vitrail.cli import main
 from vitrail.cli.retrieve_text import write_tables
+from vitrail.evaluation.ranked_lists import RankedList
 
 SHAPES = "shapes:size=16,count=48,val=24"
 TINY = ("model=deit_tiny", "epochs=1")  # a CaiT's LayerScale would leave nearly the same embedding for all images
@@ -234,6 +235,70 @@ def test_tsne_of_one_coarse_class(
     assert counts == [4]
     capsys.readouterr()
     assert "no coarser class 'bird' in shapes; there are:" in complaint(capsys, *words, "within=bird")
+
+
+def test_tsne_shows_one_class_in_colour(
+    coarse_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+    monkeypatch.setattr("vitrail.cli.retrieve_pictures.project_to_plane", lambda vectors: vectors[:, :2])
+    levels = vitrail.open_dataset(SHAPES, "val").levels
+    words = (coarse_run, f"data={SHAPES}", f"out={tmp_path}")
+    for level, num_colours in (("coarse", 4), ("label", 1)):  # four patterns of a shape, and one of them
+        assert main(["retrieve", *map(str, words), "--tsne", f"focus={levels[level].classes[0]}"]) == 0
+        with Image.open(tmp_path / "tsne.png") as picture:
+            counts = {colour: count for count, colour in picture.convert("RGB").getcolors(1_000_000) or ()}
+        shown = [
+            counts.get(ImageColor.getrgb(colour), 0) > 20 for colour in ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728")
+        ]
+        assert sum(shown) == num_colours
+        assert counts[ImageColor.getrgb("#c8ccd2")] > 300
+    capsys.readouterr()
+    assert "no class 'bird' in shapes; there are:" in complaint(capsys, *words, "--tsne", "focus=bird")
+    assert "focus=CLASS chooses what --tsne shows in colour: add it" in complaint(capsys, *words, "focus=bird")
+
+
+def test_lists_of_chosen_queries(
+    coarse_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[RankedList] = []
+
+    def note(lists: list[RankedList], path: Path, *, levels: list[str]) -> Path:
+        drawn[:] = lists
+        assert levels == ["label", "coarse"]
+        return path
+
+    monkeypatch.setattr("vitrail.cli.retrieve_pictures.save_ranked_lists", note)
+    val = vitrail.open_dataset(SHAPES, "val")
+    fine, coarse = val.level("label"), val.level("coarse")
+    captions = [f"{fine.classes[fine.labels[place]]} / {coarse.classes[coarse.labels[place]]}" for place in (20, 3)]
+    words = ["retrieve", str(coarse_run), f"data={SHAPES}", f"out={tmp_path}", "--lists", "query=[val/20, 3]"]
+    assert main(words) == 0
+    assert [row.caption for row in drawn] == captions
+    assert [len(row.found) for row in drawn] == [10, 10]
+    assert main([*words, "--images", "5"]) == 0  # they are among the five
+    assert [row.caption for row in drawn] == captions
+    assert "5 images of val" in capsys.readouterr().out
+    start = words[1:5]
+    assert "query= chooses the images of --lists: add it" in complaint(capsys, *start[:3], "query=3")
+    assert "val of shapes has the images 0 to 23, not 24" in complaint(capsys, *start, "query=24")
+    assert "val of shapes has no file 'cat.jpg'; its first is" in complaint(capsys, *start, "query=cat.jpg")
+
+
+def test_levels_are_drawn_over_each_other_by_method(
+    coarse_run: Path, fine_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [str(coarse_run), str(fine_run), f"data={SHAPES}", f"out={tmp_path}", "--granularity"]
+    assert main(["retrieve", *words]) == 0
+    with Image.open(tmp_path / "granularity.png") as picture:
+        narrow = picture.width
+    assert main(["retrieve", *words, "methods=[tiny, tiny]"]) == 0
+    assert "granularity.png are in" in capsys.readouterr().out
+    with Image.open(tmp_path / "granularity.png") as picture:
+        assert picture.width > narrow + 500  # train = test, and test at the finest
+    assert "methods= has 1 names for 2 runs" in complaint(capsys, *words, "methods=tiny")
+    assert "methods= names the lines of --granularity: add it" in complaint(capsys, *words[:4], "methods=[a, b]")
+    assert "--granularity draws a picture: say where" in complaint(capsys, *words[:3], "--granularity")
 
 
 def test_separability_with_and_without_a_coarse_classifier(

@@ -35,6 +35,16 @@ def test_a_few_of_many_classes_have_a_colour_each(tmp_path: Path) -> None:
     assert all(counts.get(colour, 0) > 100 for colour in ((31, 119, 180), (255, 127, 14), (44, 160, 44)))
 
 
+def test_all_but_the_classes_in_focus_are_grey(tmp_path: Path) -> None:
+    places, labels = torch.randn(60, 2, generator=torch.Generator().manual_seed(0)), torch.arange(60) % 3
+    path = draw_planes({"a": places}, labels, ["cat", "dog", "bird"], tmp_path / "one.png", focus=[1])
+    with Image.open(path) as image:
+        counts = {colour: count for count, colour in image.convert("RGB").getcolors(1_000_000) or ()}
+    assert counts[31, 119, 180] > 100  # the first colour
+    assert counts[200, 204, 210] > 100
+    assert (255, 127, 14) not in counts  # no second
+
+
 def test_each_energy_curve_is_drawn(tmp_path: Path) -> None:
     curve = torch.linspace(0.1, 1.0, 10)
     one = draw_energies({"a": curve}, tmp_path / "one.png")

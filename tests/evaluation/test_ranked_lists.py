@@ -5,24 +5,37 @@ from pathlib import Path
 
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageColor
 
-from vitrail.evaluation.ranked_lists import RankedList, draw_ranked_lists, judge, save_ranked_lists
+from vitrail.evaluation.ranked_lists import RankedList, draw_ranked_lists, judge, level_colours, save_ranked_lists
 from vitrail.evaluation.scatter import project_to_plane
 
 WHITE, GREEN, ORANGE, GREY = (255, 255, 255), (34, 163, 74), (240, 140, 0), (138, 143, 152)
 
 
 def test_frames_say_how_right_a_result_is() -> None:
-    assert judge(("beagle", "dog"), ("beagle", "dog")) == "right"
-    assert judge(("beagle", "dog"), ("poodle", "dog")) == "coarse"
-    assert judge(("beagle", "dog"), ("siamese", "cat")) == "wrong"
-    assert judge((None, None), (None, None)) == "wrong"
+    assert judge(("beagle", "dog"), ("beagle", "dog")) == 0
+    assert judge(("beagle", "dog"), ("poodle", "dog")) == 1
+    assert judge(("beagle", "dog"), ("siamese", "cat")) is None
+    assert judge((None, None), (None, None)) is None
+    assert judge(("beagle", None, "animal"), ("poodle", None, "animal")) == 2
     black = Image.new("L", (30, 20))
-    found = [(black, "right"), (black, "coarse"), (None, "wrong")]
+    found = [(black, 0), (black, 1), (None, None)]
     sheet = draw_ranked_lists([RankedList(black, "a dog", found), RankedList(black, "another", found[:1])])
     colours = {colour for _, colour in sheet.getcolors(100_000) or ()}
     assert {WHITE, GREEN, ORANGE, GREY, (0, 0, 0)} <= colours
+
+
+def test_each_of_many_levels_has_a_colour_of_its_own() -> None:
+    assert level_colours(1) == ["#22a34a"]
+    assert level_colours(2) == ["#22a34a", "#f08c00"]
+    for count in range(3, 8):
+        assert len(set(level_colours(count))) == count
+    found = [(None, level) for level in (0, 1, 2, 3, None)]
+    row = RankedList(Image.new("L", (8, 8)), "", found)
+    sheet = draw_ranked_lists([row], levels=("species", "genus", "family", "order"))
+    colours = {colour for _, colour in sheet.getcolors(100_000) or ()}
+    assert {ImageColor.getrgb(colour) for colour in level_colours(4)} <= colours
 
 
 def test_a_file_that_can_not_be_written_is_one_line(tmp_path: Path) -> None:

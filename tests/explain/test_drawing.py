@@ -12,7 +12,7 @@ from shrunk import images_for, randomize, small_model
 import vitrail
 from vitrail.data.augment import EvaluationView
 from vitrail.data.decode import open_image
-from vitrail.explain.canvas import Rectangle, cividis, overlay, scale_to_unit, wrap
+from vitrail.explain.canvas import Rectangle, cividis, overlay, scale_to_unit, show_kept, wrap
 from vitrail.explain.drawing import draw_mixing, find_seen
 from vitrail.explain.maps_page import MapPicture, write_maps_page
 
@@ -35,6 +35,29 @@ def test_the_greatest_value_is_yellow_at_its_place_and_outside_the_crop_is_grey(
     outside = np.concatenate([pixels[:, :30].reshape(-1, 3), pixels[:10].reshape(-1, 3), pixels[70:].reshape(-1, 3)])
     assert (outside == outside[:, :1]).all()
     assert outside.max() < 128
+
+
+def test_patches_that_are_kept_have_their_colours_and_the_rest_is_grey_and_dark() -> None:
+    image = Image.new("RGB", (120, 80), (200, 40, 40))
+    kept = torch.zeros(4, 4, dtype=torch.bool)
+    kept[0, 3] = True
+    pixels = np.asarray(show_kept(image, kept, Rectangle(10, 30, 60, 60)))
+    rows, columns = np.nonzero((pixels == (200, 40, 40)).all(axis=2))
+    assert (rows.min(), rows.max(), columns.min(), columns.max()) == (10, 23, 76, 89)  # less the light edge
+    others = pixels[30:]
+    assert (others == others[..., :1]).all()
+    assert others.max() < 80
+
+
+def test_a_thresholded_map_has_a_panel_of_its_own() -> None:
+    model = plant("cait_xxs24", size=(32, 32))
+    images = bright_at((1, 2), size=(32, 32))
+    maps = vitrail.attention_maps(model, images, kind="gradient")
+    photos = (images * 0 + 90).to(torch.uint8)
+    (plain,), (kept,) = vitrail.draw_maps(maps, photos), vitrail.draw_maps(maps, photos, keep=0.6)
+    assert kept.width - plain.width > 224
+    with pytest.raises(ValueError, match="share of a map to keep"):
+        vitrail.draw_maps(maps, photos, keep=1.5)
 
 
 def test_the_part_that_was_seen_is_that_of_the_evaluation_view() -> None:

@@ -44,6 +44,11 @@ def explained(folder: Path) -> Path:
     return write_maps_page(folder, title="Where it looks", notes=["how"], entries=[MapPicture("1.png", "a.jpg", [])])
 
 
+def plotted(folder: Path) -> Path:
+    vitrail.plot_models(folder / "models.html", models=["deit_tiny", "deit_base"])
+    return folder / "models.html"
+
+
 def shown(folder: Path) -> Path:
     return colour_gallery(folder / "gallery").report()
 
@@ -54,7 +59,7 @@ def grouped(folder: Path) -> Path:
     return write_groups_page(gallery.contents, gallery.suggest(groups=2), path, title="Groups", command="name {number}")
 
 
-@pytest.mark.parametrize("make", [report, checked, inspected, explained, shown, grouped])
+@pytest.mark.parametrize("make", [report, checked, inspected, explained, plotted, shown, grouped])
 def test_every_page_has_the_frame_and_needs_no_network(make: Callable[[Path], Path], tmp_path: Path) -> None:
     page = make(tmp_path).read_text(encoding="utf-8")
     assert re.findall(r"<style>(.*?)</style>", page, flags=re.DOTALL) == [read_style()]

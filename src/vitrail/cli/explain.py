@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 SUMMARY = "show where a model looks in images, and measure it"
 
 _MAP_KEYS = ("kind", "layer", "head", "class", "image_size", "crop_ratio", "device", "trunk")
-_DRAW_KEYS = ("out", "max_side", *_MAP_KEYS)
+_DRAW_KEYS = ("out", "max_side", "keep", *_MAP_KEYS)
 _SCORE_KEYS = ("data", "split", "masks", "foreground", "limit", "steps", "batch_size", *_MAP_KEYS)
 _INCOMPLETE, _NOTHING = 1, 2  # exit codes: some images, or all, could not be read
 _NUM_CLASSES = 3  # maps where every class has one (figure 5.6)
@@ -152,12 +152,18 @@ def _draw(trained: "Trained", look: _Look, words: Sequence[str], settings: Mappi
     """A picture for each image, and a page that shows them all."""
     from vitrail.explain.drawing import MAX_SIDE
     from vitrail.explain.maps_page import write_maps_page
+    from vitrail.explain.thresholds import check_share
 
     is_mixing = look.kinds == ("mixing",)
     if "mixing" in look.kinds and not is_mixing:
         raise ValueError("rows of a cross-patch matrix are of no image: ask for kind=mixing alone")
     if not is_mixing and not words:
         raise ValueError("say what to look at: give images or folders of them")
+    keep = settings.get("keep")
+    if is_mixing and keep is not None:
+        raise ValueError("rows of a cross-patch matrix are not thresholded: leave keep out")
+    if keep is not None:
+        check_share(keep)
     paths = [] if is_mixing else find_images(words)
     max_side = read_whole(settings.get("max_side", MAX_SIDE), "max_side")
     folder = Path(str(settings["out"])).expanduser()
@@ -167,7 +173,8 @@ def _draw(trained: "Trained", look: _Look, words: Sequence[str], settings: Mappi
     with show_progress("explain", total=len(paths)) as advance:
         for number, path in enumerate(paths, start=1):
             try:
-                entries.append(_draw_image(trained, look, path, folder / f"{number:04d}", max_side=max_side))
+                start = folder / f"{number:04d}"
+                entries.append(_draw_image(trained, look, path, start, max_side=max_side, keep=keep))
             except _UnreadError as error:
                 num_unread += 1
                 print(f"vitrail: {path}: {error}", file=sys.stderr)
@@ -175,6 +182,8 @@ def _draw(trained: "Trained", look: _Look, words: Sequence[str], settings: Mappi
     if not entries:
         return _NOTHING
     notes = [f"{kind.capitalize()}: {_MEANINGS[kind]}" for kind in look.kinds]
+    if keep is not None:
+        notes.append(f"In colour: the fewest patches that hold {keep:.0%} of a map (keep={keep}).")
     page = write_maps_page(folder, title=f"Where {trained.model.name} looks", notes=notes, entries=entries)
     if is_json:
         print(json.dumps({"page": str(page), "kinds": look.kinds, "pictures": [entry._asdict() for entry in entries]}))
@@ -187,7 +196,9 @@ class _UnreadError(Exception):
     """An image can't be read."""
 
 
-def _draw_image(trained: "Trained", look: _Look, path: str, start: Path, *, max_side: int) -> "MapPicture":
+def _draw_image(
+    trained: "Trained", look: _Look, path: str, start: Path, *, max_side: int, keep: float | None
+) -> "MapPicture":
     """Write the picture of one image into a file whose path begins with `start`."""
     from vitrail.data.decode import open_image
     from vitrail.data.stored import printable
@@ -202,7 +213,7 @@ def _draw_image(trained: "Trained", look: _Look, path: str, start: Path, *, max_
         raise _UnreadError(str(error)) from None
     device = next(trained.model.parameters()).device
     maps = look(trained.normalize(picture[None].to(device)))
-    (drawn,) = draw_maps(maps, [original], crops=[crop], class_names=trained.classes, max_side=max_side)
+    (drawn,) = draw_maps(maps, [original], crops=[crop], class_names=trained.classes, max_side=max_side, keep=keep)
     file = f"{start.name}_{_plain(Path(path).stem)}.png"
     drawn.save(start.with_name(file))
     values, indices = maps[0].logits[0].float().softmax(dim=0).topk(min(_NUM_CLASSES, trained.num_classes))

@@ -1,4 +1,7 @@
-"""Look inside a model: what its layers do, as numbers, pictures and one page that opens without a network."""
+"""Look inside a model: what its layers do, as numbers, pictures and one page that opens without a network.
+
+Several models are laid over each other, a colour each.
+"""
 
 import argparse
 import json
@@ -7,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vitrail.cli.run_names import name_runs
 from vitrail.inference.passes import MODEL_HELP, load_seeing, open_data, read_whole, show_progress, split_words
 
 if TYPE_CHECKING:
@@ -15,6 +19,7 @@ if TYPE_CHECKING:
     from vitrail.data.contract import Dataset
     from vitrail.inference.trained import Trained
     from vitrail.inspection.inspection import Inspection
+    from vitrail.inspection.inspection_parts import InspectionPart
 
 SUMMARY = "look inside a model, layer by layer"
 
@@ -24,12 +29,12 @@ _NUM_IMAGES = 64
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what `vitrail inspect` takes."""
-    parser.add_argument("model", metavar="RUN|MODEL", help=MODEL_HELP)
     parser.add_argument(
         "settings",
-        nargs="*",
-        metavar="key=value",
-        help=f"any of {', '.join(_KEYS)}; images={_NUM_IMAGES} of data=SPEC are looked at, or of the run's own val, "
+        nargs="+",
+        metavar="RUN|key=value",
+        help=f"{MODEL_HELP}, several to compare them; and any of "
+        f"{', '.join(_KEYS)}; images={_NUM_IMAGES} of data=SPEC are looked at, or of the run's own val, "
         "and the page goes into out=DIR (inspect-NAME)",
     )
     parser.add_argument("--json", action="store_true", help="print all tables as JSON")
@@ -37,23 +42,41 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure, write, and tell what was found."""
-    sources, settings = split_words([arguments.model, *arguments.settings], keys=_KEYS)
-    if len(sources) != 1:
-        wrong = (
-            f"{sources[1]!r} is no setting: write key=value"
-            if sources
-            else "which model? Give a run's folder or a model's"
-        )
-        raise ValueError(wrong)
-    (source,) = sources
-    limit = read_whole(settings.get("images", _NUM_IMAGES), "images")
+    sources, settings = split_words(arguments.settings, keys=_KEYS)
+    if not sources:
+        raise ValueError("which model? Give a run's folder or a model's")
+    names = name_runs(sources)
 
+    from vitrail.inspection.comparison import compare_inspections
+
+    own_names = (Path(source).expanduser().resolve().name for source in sources)
+    folder = Path(str(settings.get("out") or f"inspect-{'-'.join(own_names)}")).expanduser()
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"out={folder} is a file: give a folder")
+    looks = {name: _look(source, settings) for name, source in names.items()}
+    if len(looks) == 1:
+        ((found, data),) = looks.values()
+        page = found.write(folder, source=sources[0], data=_name_data(data))
+        print(json.dumps(_describe(found, page, data), indent=2) if arguments.json else _show(found, page, data))
+        return 0
+    comparison = compare_inspections({name: found for name, (found, _) in looks.items()})
+    seen = dict.fromkeys(_name_data(data) for _, data in looks.values())
+    page = comparison.write(folder, data=" and ".join(seen))
+    if arguments.json:
+        runs = {name: _describe(found, page, data) for name, (found, data) in looks.items()}
+        print(json.dumps({"page": str(page), "runs": runs, "parts": _describe_parts(comparison.parts)}, indent=2))
+    else:
+        lines = [_name_look(found, data, name=name) for name, (found, data) in looks.items()]
+        print("\n".join([*lines, "", *_show_parts(comparison.parts), "", f"page: {page}"]))
+    return 0
+
+
+def _look(source: str, settings: Mapping[str, Any]) -> "tuple[Inspection, Dataset]":
+    """Measure one model, on the data asked for or its run's own."""
     from vitrail.evaluation.predict import choose_device
     from vitrail.inspection.inspection import BATCH_SIZE, inspect_model
 
-    folder = Path(str(settings.get("out") or f"inspect-{Path(source).expanduser().resolve().name}")).expanduser()
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"out={folder} is a file: give a folder")
+    limit = read_whole(settings.get("images", _NUM_IMAGES), "images")
     batch_size = read_whole(settings.get("batch_size", BATCH_SIZE), "batch_size")
     device = choose_device(str(settings.get("device", "auto")))
     trained = load_seeing(source, settings)
@@ -64,12 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
         found = inspect_model(
             trained.model, images, records=_read_records(source), batch_size=batch_size, advance=advance
         )
-    page = found.write(folder, source=source, data=f"{data.split} of {data.name}")
-    if arguments.json:
-        print(json.dumps(_describe(found, page, data), indent=2))
-    else:
-        print("\n".join(_show(found, page, data)))
-    return 0
+    return found, data
 
 
 def _read_images(data: "Dataset", trained: "Trained", *, limit: int) -> "Tensor":
@@ -100,7 +118,13 @@ def _read_records(source: str) -> Sequence[Mapping[str, Any]]:
 
 
 def _describe(found: "Inspection", page: Path, data: "Dataset") -> dict[str, Any]:
-    parts = {
+    where = {"page": str(page), "model": found.model_name, "data": data.name, "split": data.split}
+    parts = _describe_parts(found.parts)
+    return where | {"num_images": found.num_images, "image_size": found.image_size, "parts": parts}
+
+
+def _describe_parts(parts: "Sequence[InspectionPart]") -> dict[str, Any]:
+    return {
         part.name: {"missing": part.missing}
         if part.missing
         else {
@@ -110,19 +134,23 @@ def _describe(found: "Inspection", page: Path, data: "Dataset") -> dict[str, Any
                 for name, table in part.files.items()
             },
         }
-        for part in found.parts
+        for part in parts
     }
-    where = {"page": str(page), "model": found.model_name, "data": data.name, "split": data.split}
-    return where | {"num_images": found.num_images, "image_size": found.image_size, "parts": parts}
 
 
-def _show(found: "Inspection", page: Path, data: "Dataset") -> list[str]:
+def _show(found: "Inspection", page: Path, data: "Dataset") -> str:
+    return "\n".join([_name_look(found, data), "", *_show_parts(found.parts), "", f"page: {page}"])
+
+
+def _name_look(found: "Inspection", data: "Dataset", *, name: str = "") -> str:
     height, width = found.image_size
-    lines = [
-        f"{found.model_name} on {found.num_images:,} images of {data.split} of {data.name}, {height} x {width} px",
-        "",
-    ]
-    lines += [
-        f"{part.title}: {f'not available, {part.missing}' if part.missing else part.finding}" for part in found.parts
-    ]
-    return [*lines, "", f"page: {page}"]
+    model = f"{name}: {found.model_name}" if name else found.model_name
+    return f"{model} on {found.num_images:,} images of {_name_data(data)}, {height} x {width} px"
+
+
+def _name_data(data: "Dataset") -> str:
+    return f"{data.split} of {data.name}"
+
+
+def _show_parts(parts: "Sequence[InspectionPart]") -> list[str]:
+    return [f"{part.title}: {f'not available, {part.missing}' if part.missing else part.finding}" for part in parts]

@@ -5,7 +5,7 @@ import difflib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from vitrail.models.catalog import CatalogEntry
     from vitrail.models.figures import Result
@@ -30,19 +30,43 @@ what follows it, such as cait_s24@384 (`vitrail download --list` has all). All r
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what `vitrail models` takes."""
-    parser.add_argument("pattern", nargs="?", default="*", help="only names like this, e.g. 'cait*' (default: all)")
+    parser.add_argument(
+        "settings", nargs="*", metavar="PATTERN", help="only names like these, e.g. 'cait*' (default: all)"
+    )
     parser.add_argument("--json", action="store_true", help="print every setting and every published row as JSON")
+    parser.add_argument("--plot", metavar="FILE", help="draw top-1 against cost into a page (.html) or picture (.svg)")
+    parser.add_argument("--against", metavar="COST", help="with --plot: one cost, e.g. flops (default: all)")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the entries whose names match the pattern."""
+    """Print, or draw, the entries whose names match a pattern."""
     from vitrail.models.catalog import get_entry, list_models
 
-    names = list_models(arguments.pattern)
-    if not names:
-        raise ValueError(_explain_no_match(arguments.pattern))
-    entries = [get_entry(name) for name in names]
+    chosen = set()
+    for pattern in arguments.settings or ["*"]:
+        names = list_models(pattern)
+        if not names:
+            raise ValueError(_explain_no_match(pattern))
+        chosen |= set(names)
+    if arguments.plot is not None:
+        return _plot(chosen, arguments)
+    if arguments.against is not None:
+        raise ValueError("--against says what to draw accuracy against: add --plot FILE")
+    entries = [get_entry(name) for name in list_models() if name in chosen]
     print(_as_json(entries) if arguments.json else _as_text(entries))
+    return 0
+
+
+def _plot(names: "Iterable[str]", arguments: argparse.Namespace) -> int:
+    from vitrail.model_charts import plot_models
+
+    if arguments.json:
+        raise ValueError("--plot draws and --json prints: ask for one of them")
+    plotted = plot_models(arguments.plot, models=names, against=arguments.against)
+    for cost, (num_shown, num_results) in plotted.items():
+        others = f"; the papers print no {cost} of the others" if num_shown < num_results else ""
+        print(f"{cost}: {num_shown} of {num_results} published results{others}")
+    print(arguments.plot)
     return 0
 
 
@@ -130,6 +154,8 @@ def _series(entry: "CatalogEntry") -> str:
 
 def _describe(entry: "CatalogEntry") -> list[dict[str, str]]:
     """A row per image size in the papers with the best accuracy there, and one more for the best with ImageNet-21k."""
+    from vitrail.models.figures.trade_offs import best_results
+
     branches = entry.settings.get("num_branches", 1)
     row = dict.fromkeys(_COLUMNS, "") | {
         "model": entry.name,
@@ -147,9 +173,7 @@ def _describe(entry: "CatalogEntry") -> list[dict[str, str]]:
     rows = []
     for size in sorted({*figures.flops, *(result.image_size for result in figures.results)}):
         sized = row | {"image": str(size), "FLOPs": figures.flops.get(size, "")}
-        results = [result for result in figures.results if result.image_size == size]
-        groups = [[result for result in results if _uses_21k(result) is is_21k] for is_21k in (False, True)]
-        best = [max(group, key=lambda result: result.top1) for group in groups if group]
+        best = [result for result in best_results(figures) if result.image_size == size]
         rows += [sized | _accuracies(result) for result in best] or [sized]
     return _with_weights(entry.name, rows or [row])
 
@@ -166,16 +190,14 @@ def _with_weights(name: str, rows: list[dict[str, str]]) -> list[dict[str, str]]
 
 
 def _accuracies(result: "Result") -> dict[str, str]:
+    from vitrail.models.figures.trade_offs import uses_21k
+
     return {
-        "top-1": f"{result.top1}{'*' if _uses_21k(result) else ' '}",
+        "top-1": f"{result.top1}{'*' if uses_21k(result) else ' '}",
         "ReaL": "" if result.real is None else str(result.real),
         "V2": "" if result.v2 is None else str(result.v2),
         "training": result.training.removeprefix("ImageNet-1k, "),
     }
-
-
-def _uses_21k(result: "Result") -> bool:
-    return "21k" in result.training
 
 
 def _short(number: float | None) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitrail.cli.retrieve_text import write_csv, write_tables
+from vitrail.cli.run_names import name_runs
 from vitrail.inference.passes import (
     KEYS,
     Passes,
@@ -31,10 +32,12 @@ if TYPE_CHECKING:
 
 SUMMARY = "measure retrieval and on-the-fly classes, level by level"
 
-_KEYS = ("data", "split", "out", "coarse", "within", "splits", "cache", *KEYS[KEYS.index("image_size") :])
+_KEYS = (
+    *("data", "split", "out", "coarse", "query", "within", "focus", "methods", "splits", "cache"),
+    *KEYS[KEYS.index("image_size") :],
+)
 _NAMED = 10  # images that could not be read
-_NOTHING = "∅"  # the level of a run that used no labels, as the thesis writes it
-_REPORT, _TABLE = "retrieval.json", "retrieval.csv"
+_REPORT, _TABLE, _CHART = "retrieval.json", "retrieval.csv", "granularity.png"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,9 +50,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         f"{', '.join(_KEYS)}",
     )
     parser.add_argument("--images", type=int, metavar="N", help="ask with so many images of val, chosen at random")
-    parser.add_argument("--lists", action="store_true", help="draw ranked lists into out=FOLDER")
-    parser.add_argument("--tsne", action="store_true", help="draw embeddings in the plane (within=CLASS: of one class)")
+    parser.add_argument(
+        "--lists", action="store_true", help="draw ranked lists into out=FOLDER (query=FILE or NUMBER: of that image)"
+    )
+    parser.add_argument(
+        "--tsne",
+        action="store_true",
+        help="draw embeddings in the plane (within=CLASS: of one class; focus=CLASS: the others grey)",
+    )
     parser.add_argument("--energy", action="store_true", help="draw the cumulative energy of principal components")
+    parser.add_argument(
+        "--granularity",
+        action="store_true",
+        help="draw kNN and mAP over the levels, a line for each method (methods=[NAME, ...]: of each run)",
+    )
     parser.add_argument("--separability", action="store_true", help="how well random sub-classes can be told apart")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
 
@@ -62,6 +76,7 @@ class _Task:
     val: "Dataset"
     levels: tuple[str, ...]  # from the coarsest to the finest
     settings: Mapping[str, Any]
+    queries: tuple[int, ...] | None  # places in val of the images whose ranked lists are drawn; None: of some
 
     @property
     def coarse(self) -> str | None:
@@ -76,10 +91,11 @@ def run(arguments: argparse.Namespace) -> int:
         raise ValueError("write `vitrail retrieve RUN [RUN ...] data=SPEC`")
     out = _open_out(arguments, settings)
     num_splits = _read_splits(arguments, settings)
+    methods = _read_methods(arguments, settings, count=len(sources))
     task = _open_task(sources, settings, num_images=arguments.images)
     pictures = _plan_pictures(arguments, task)
     reports = []
-    for name, source in _name(sources).items():
+    for name, source in name_runs(sources).items():
         trained = load_seeing(source, settings)
         level, num_classes = _find_training(source, trained, task)
         reports.append(
@@ -99,6 +115,8 @@ def run(arguments: argparse.Namespace) -> int:
     }
     if out is not None:
         files = [*_write(content, out), *pictures.draw(out)]
+        if arguments.granularity:
+            files.append(_draw_levels(content, methods, out / _CHART).name)
     if arguments.json:
         print(json.dumps(content, indent=2))
         return 0
@@ -110,7 +128,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _open_out(arguments: argparse.Namespace, settings: Mapping[str, Any]) -> Path | None:
     """The folder for what is written; whatever speaks against it is said before the work begins."""
-    drawn = [name for name in ("lists", "tsne", "energy") if getattr(arguments, name)]
+    drawn = [name for name in ("lists", "tsne", "energy", "granularity") if getattr(arguments, name)]
     if "out" not in settings:
         if drawn:
             raise ValueError(f"--{drawn[0]} draws a picture: say where with out=FOLDER")
@@ -151,6 +169,31 @@ def _read_splits(arguments: argparse.Namespace, settings: Mapping[str, Any]) -> 
     return number
 
 
+def _read_methods(arguments: argparse.Namespace, settings: Mapping[str, Any], *, count: int) -> list[str] | None:
+    """The method of each run; None: by the names of the runs."""
+    if "methods" not in settings:
+        return None
+    if not arguments.granularity:
+        raise ValueError("methods= names the lines of --granularity: add it")
+    methods = settings["methods"] if isinstance(settings["methods"], list) else [settings["methods"]]
+    if len(methods) != count:
+        raise ValueError(f"methods= has {len(methods)} names for {count} runs: give each run its method, in order")
+    return [str(method) for method in methods]
+
+
+def _draw_levels(content: Mapping[str, Any], methods: Sequence[str] | None, path: Path) -> Path:
+    """The chart of figure 2.4, from the figures of all runs."""
+    from vitrail.evaluation.granularity_drawing import LevelledRun, draw_granularity, find_method
+
+    runs = content["runs"]
+    names = methods or [find_method(run["run"], run["trained_on"]) for run in runs]
+    levelled = [
+        LevelledRun(run["run"], method, run["trained_on"], run["levels"])
+        for run, method in zip(runs, names, strict=True)
+    ]
+    return draw_granularity(levelled, list(content["levels"]), path)
+
+
 def _open_task(sources: Sequence[str], settings: Mapping[str, Any], *, num_images: int | None) -> _Task:
     """Both splits; data without a val of its own is split so that no run was trained on an image that asks."""
     import numpy as np
@@ -158,6 +201,7 @@ def _open_task(sources: Sequence[str], settings: Mapping[str, Any], *, num_image
 
     from vitrail.data.datasets import open_dataset
     from vitrail.data.stored import Subset
+    from vitrail.evaluation.find_samples import find_samples
     from vitrail.evaluation.granularity import order_levels
 
     if num_images is not None and num_images < 1:
@@ -167,23 +211,35 @@ def _open_task(sources: Sequence[str], settings: Mapping[str, Any], *, num_image
     val = open_dataset(str(settings["data"]), str(settings.get("split", "val")), val_share=share)
     if val.split == train.split:
         raise ValueError(f"the images of {val.split} are those that are ranked: ask with another split")
+    queries = None
+    if "query" in settings:
+        wanted = settings["query"] if isinstance(settings["query"], list) else [settings["query"]]
+        queries = tuple(find_samples(val, wanted))
     if num_images is not None and num_images < len(val):
-        chosen = torch.randperm(len(val), generator=torch.Generator().manual_seed(0))[:num_images]
-        val = Subset(val, np.sort(chosen.numpy()))
+        order = torch.randperm(len(val), generator=torch.Generator().manual_seed(0)).numpy()
+        first = np.isin(order, queries or ())  # what is to be drawn is asked first
+        chosen = np.sort(np.concatenate([order[first], order[~first]])[: max(num_images, int(first.sum()))])
+        val = Subset(val, chosen)
+        queries = None if queries is None else tuple(np.searchsorted(chosen, queries).tolist())
     levels = tuple(level for level in order_levels(train) if bool((val.level(level).labels >= 0).any()))
     if not levels:
         raise ValueError(f"{val.split} of {val.name} has no labels: there is nothing to measure by")
     if "coarse" in settings and settings["coarse"] not in levels:
         raise ValueError(f"{train.name} has no labels {settings['coarse']!r}; it has: {', '.join(levels)}")
-    return _Task(train, val, levels, settings)
+    return _Task(train, val, levels, settings, queries)
 
 
 def _plan_pictures(arguments: argparse.Namespace, task: _Task) -> "Pictures":
     from vitrail.cli.retrieve_pictures import Pictures
 
-    within = task.settings.get("within")
-    if within is not None and not arguments.tsne:
-        raise ValueError("within=CLASS chooses the images of --tsne: add it")
+    within, focus = task.settings.get("within"), task.settings.get("focus")
+    for is_asked, has_picture, message in (
+        (within is not None, arguments.tsne, "within=CLASS chooses the images of --tsne: add it"),
+        (focus is not None, arguments.tsne, "focus=CLASS chooses what --tsne shows in colour: add it"),
+        (task.queries is not None, arguments.lists, "query= chooses the images of --lists: add it"),
+    ):
+        if is_asked and not has_picture:
+            raise ValueError(message)
     return Pictures(
         task.train,
         task.val,
@@ -192,16 +248,10 @@ def _plan_pictures(arguments: argparse.Namespace, task: _Task) -> "Pictures":
         with_tsne=arguments.tsne,
         with_energy=arguments.energy,
         within=None if within is None else str(within),
+        focus=None if focus is None else str(focus),
+        queries=task.queries,
+        coarse=task.coarse,
     )
-
-
-def _name(sources: Sequence[str]) -> dict[str, str]:
-    """Short names of the runs: those of their folders, unless two are the same."""
-    short = [Path(source).name or source for source in sources]
-    names = short if len(set(short)) == len(short) else list(sources)
-    if len(set(names)) < len(names):
-        raise ValueError("a run is named twice: name each once")
-    return dict(zip(names, sources, strict=True))
 
 
 def _find_training(source: str, trained: "Trained", task: _Task) -> tuple[str | None, int | None]:
@@ -209,10 +259,11 @@ def _find_training(source: str, trained: "Trained", task: _Task) -> tuple[str | 
 
     There is no level where the data has one of that name, but none of those classes.
     """
+    from vitrail.evaluation.granularity import NO_LABELS
     from vitrail.tasks.images.initial_weights import locate_weights, read_classes
 
     if not trained.uses_labels:
-        return _NOTHING, 1
+        return NO_LABELS, 1
     classes = trained.classes or read_classes(Path(locate_weights(source)))
     if classes is None:
         return trained.level, None
@@ -238,7 +289,7 @@ def _measure(
             found = evaluate_level(queries, images, level, coarse=coarse, probabilities=probabilities)
         by = None if coarse is None else "neighbours" if probabilities is None else "classifier"
         figures[level] = {"coarse": coarse, "predicted_by": by, **found}
-    pictures.add(name, queries=queries, images=images, places=answers.places(task.val, task.train), coarse=task.coarse)
+    pictures.add(name, queries=queries, images=images, places=answers.places(task.val, task.train))
     report = {
         "model": trained.model.name,
         "dim": images.vectors.shape[1],

@@ -42,27 +42,26 @@ class Pictures:
         with_tsne: bool = False,
         with_energy: bool = False,
         within: str | None = None,
+        focus: str | None = None,
+        queries: Sequence[int] | None = None,
+        coarse: str | None = None,
     ) -> None:
         self.train, self.val, self.finest = train, val, finest
         self.with_lists, self.with_tsne, self.with_energy = with_lists, with_tsne, with_energy
-        self.within = None if within is None else self._find_class(within)
+        self.within = None if within is None else self._find_class(within, find_coarser(train, finest))
+        self.focus = None if focus is None else self._find_class(focus, (*find_coarser(train, finest), finest))
+        self.queries = queries  # places in val; None: some of them
+        coarser = find_coarser(train, finest) if coarse is None else filter(None, [self._find_coarse(coarse)])
+        self.levels = [finest, *reversed(tuple(coarser))]  # of ranked lists, from fine to coarse
         self._lists: dict[str, list[RankedList]] = {}
         self._planes: dict[str, Tensor] = {}
         self._plane_labels = torch.zeros(0, dtype=torch.int64)
         self._curves: dict[str, Tensor] = {}
 
-    def add(
-        self,
-        name: str,
-        *,
-        queries: "Levelled",
-        images: "Levelled",
-        places: tuple[Tensor, ...],
-        coarse: str | None = None,
-    ) -> None:
+    def add(self, name: str, *, queries: "Levelled", images: "Levelled", places: tuple[Tensor, ...]) -> None:
         """Take from a run's embeddings what is to be drawn; `places` say where queries and images are in the data."""
         if self.with_lists:
-            self._lists[name] = self._rank(queries, images, places, coarse=coarse)
+            self._lists[name] = self._rank(queries, images, places)
         if self.with_energy:
             try:
                 self._curves[name] = cumulative_energy(images.vectors)
@@ -82,33 +81,39 @@ class Pictures:
         if self._lists:
             named = [self._with_name(name) for name in self._lists]
             rows = [row for query in zip(*named, strict=True) for row in query]
-            files.append(save_ranked_lists(rows, folder / "lists.png").name)
+            files.append(save_ranked_lists(rows, folder / "lists.png", levels=self.levels).name)
         if self._planes:
-            classes = self.val.level(self.finest).classes
-            files.append(draw_planes(self._planes, self._plane_labels, classes, folder / "tsne.png").name)
+            classes, path = self.val.level(self.finest).classes, folder / "tsne.png"
+            files.append(draw_planes(self._planes, self._plane_labels, classes, path, focus=self._in_focus()).name)
         if self._curves:
             files.append(draw_energies(self._curves, folder / "energy.png").name)
         return files
 
-    def _rank(
-        self, queries: "Levelled", images: "Levelled", places: tuple[Tensor, ...], *, coarse: str | None
-    ) -> list[RankedList]:
-        """A query of each of some classes, and the training images that are nearest to it (figure 2.6)."""
-        coarse = choose_coarse(self.train, self.finest, wanted=coarse)
-        levels = [self.finest] if coarse is None else [self.finest, coarse]
-        asked = _first_of_classes(queries.labels[self.finest])
+    def _rank(self, queries: "Levelled", images: "Levelled", places: tuple[Tensor, ...]) -> list[RankedList]:
+        """Queries, and the training images that are nearest to each (figures 2.6 to 2.9)."""
+        asked = self._choose_queries(queries, places[0])
         _, found = find_neighbours(queries.vectors[asked], images.vectors, count=min(_FOUND, len(images.vectors)))
         lists = []
         for query, rows in zip(asked.tolist(), found.tolist(), strict=True):
-            own = _names(self.val, levels, int(places[0][query]))
-            pictures = [
-                (_picture(self.train, int(places[1][row])), judge(own, _names(self.train, levels, int(places[1][row]))))
-                for row in rows
-            ]
+            own = _names(self.val, self.levels, int(places[0][query]))
+            pictures = []
+            for row in rows:
+                index = int(places[1][row])
+                pictures.append((_picture(self.train, index), judge(own, _names(self.train, self.levels, index))))
             picture = _picture(self.val, int(places[0][query]))
             assert picture is not None, "it was embedded"
-            lists.append(RankedList(picture, " / ".join(text for text in own if text is not None), pictures))
+            lists.append(RankedList(picture, " / ".join(filter(None, own)), pictures))
         return lists
+
+    def _choose_queries(self, queries: "Levelled", places: Tensor) -> Tensor:
+        """Those that were asked for, or one of each of some classes."""
+        if self.queries is None:
+            return _first_of_classes(queries.labels[self.finest])
+        rows = {place: row for row, place in enumerate(places.tolist())}
+        for place in self.queries:
+            if place not in rows:
+                raise ValueError(f"query {self.val.locate(place)} can't be read: choose another")
+        return torch.tensor([rows[place] for place in self.queries])
 
     def _with_name(self, name: str) -> list[RankedList]:
         """A run's lists; with those of other runs beside them, they say whose they are."""
@@ -127,16 +132,28 @@ class Pictures:
             places = places[order[:_MAX_POINTS].sort().values]
         return places
 
-    def _find_class(self, name: str) -> tuple[str, int]:
-        """The coarser level that has a class of that name, and its number."""
-        levels = {level: self.val.level(level) for level in find_coarser(self.train, self.finest)}
-        for level, found in levels.items():
-            if name in found.classes:
-                return level, found.classes.index(name)
-        known = [one for found in levels.values() for one in found.classes]
-        if not known:
+    def _find_coarse(self, level: str) -> str | None:
+        return choose_coarse(self.train, self.finest, wanted=level)
+
+    def _find_class(self, name: str, levels: Sequence[str]) -> tuple[str, int]:
+        """Which of the levels has a class of that name, and its number."""
+        classes = {level: self.val.level(level).classes for level in levels}
+        for level, known in classes.items():
+            if name in known:
+                return level, known.index(name)
+        if not classes:
             raise ValueError(f"{self.val.name} has one level of labels: within= needs a coarser one")
-        raise ValueError(f"no coarser class {name!r} in {self.val.name}; there are: {', '.join(known[:20])}")
+        kind = "class" if self.finest in classes else "coarser class"
+        shown = [one for known in classes.values() for one in known]
+        raise ValueError(f"no {kind} {name!r} in {self.val.name}; there are: {', '.join(shown[:20])}")
+
+    def _in_focus(self) -> set[int] | None:
+        """The finest classes of the class to be coloured; None: all."""
+        if self.focus is None:
+            return None
+        level, number = self.focus
+        fine, own = self.val.level(self.finest).labels, self.val.level(level).labels
+        return {int(label) for label in fine[own == number] if label >= 0}
 
 
 def _first_of_classes(labels: Tensor) -> Tensor:
@@ -147,11 +164,10 @@ def _first_of_classes(labels: Tensor) -> Tensor:
     return torch.stack([(labels == label).nonzero()[0, 0] for label in chosen])
 
 
-def _names(data: "Dataset", levels: Sequence[str], index: int) -> tuple[str | None, str | None]:
-    """The fine and the coarse class of an image; None where it has none."""
-    numbers = [(data.level(level).classes, int(data.level(level).labels[index])) for level in levels]
-    names = [classes[number] if number >= 0 else None for classes, number in numbers]
-    return names[0], names[1] if len(names) > 1 else None
+def _names(data: "Dataset", levels: Sequence[str], index: int) -> list[str | None]:
+    """The classes of an image, level by level; None where it has none."""
+    found = [(data.level(level).classes, int(data.level(level).labels[index])) for level in levels]
+    return [classes[number] if number >= 0 else None for classes, number in found]
 
 
 def _picture(data: "Dataset", index: int) -> Image.Image | None:

@@ -4,6 +4,8 @@ import numpy as np
 
 from vitrail.data.contract import Dataset, Level
 
+NO_LABELS = "∅"  # the level of a run that used no labels, as the thesis writes it
+
 
 def order_levels(data: Dataset) -> tuple[str, ...]:
     """The levels that give an image one label, from the coarsest to the finest, as the tables 2.5 and 2.6 have them."""

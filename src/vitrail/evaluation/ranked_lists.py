@@ -1,4 +1,4 @@
-"""Ranked lists as a picture: each query and what was found for it, framed by how right it is (thesis figure 2.6)."""
+"""Ranked lists as a picture: each query and what was found for it, framed by how right it is (thesis 2.6-2.9)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,8 +6,9 @@ from pathlib import Path
 
 from PIL import Image, ImageDraw, ImageFont
 
-RIGHT, COARSE, WRONG = "right", "coarse", "wrong"
-_COLOURS = {RIGHT: "#22a34a", COARSE: "#f08c00", WRONG: "#8a8f98"}  # green, orange, grey
+_RIGHT, _WRONG = "#22a34a", "#8a8f98"  # green at the finest level, grey at none
+_COARSE = "#f08c00"  # orange, where there is one coarser level
+_COARSER = ("#a4c639", "#f4d03f", _COARSE, "#d9480f", "#a61e4d", "#5f3dc4")  # of several, from fine to coarse
 _SIDE, _FRAME, _GAP, _LINE = 84, 5, 8, 16  # pixels: of a picture, its frame, between pictures, of a caption
 _INK, _PAPER = "#20242b", "#ffffff"
 
@@ -18,33 +19,53 @@ class RankedList:
 
     query: Image.Image
     caption: str
-    found: Sequence[tuple[Image.Image | None, str]]  # each with RIGHT, COARSE or WRONG; None: there is no picture
+    found: Sequence[tuple[Image.Image | None, int | None]]  # pictures, if there are, with what `judge` says of them
 
 
-def judge(labels: tuple[object, object], found: tuple[object, object]) -> str:
-    """How right a result is, by its fine and coarse label and those of the query; None is no label."""
-    (fine, coarse), (found_fine, found_coarse) = labels, found
-    if fine is not None and fine == found_fine:
-        return RIGHT
-    return COARSE if coarse is not None and coarse == found_coarse else WRONG
+def judge(labels: Sequence[object], found: Sequence[object]) -> int | None:
+    """The finest level at which a result is right, 0 being the finest of all; None where it is right at none.
+
+    Labels of the query and of the result go from the finest level to the coarsest; None is no label.
+    """
+    pairs = enumerate(zip(labels, found, strict=True))
+    return next((level for level, (own, other) in pairs if own is not None and own == other), None)
 
 
-def draw_ranked_lists(lists: Sequence[RankedList]) -> Image.Image:
-    """One row a query: green is the right fine class, orange only the right coarse one, grey neither."""
+def level_colours(count: int) -> list[str]:
+    """The colours of frames for results that are right at each of so many levels, from the finest to the coarsest."""
+    if count <= 2:
+        return [_RIGHT, _COARSE][:count]
+    num_coarser = count - 1
+    return [_RIGHT, *(_COARSER[(2 * place + 1) * len(_COARSER) // (2 * num_coarser)] for place in range(num_coarser))]
+
+
+def draw_ranked_lists(lists: Sequence[RankedList], *, levels: Sequence[str] = ("fine", "coarse")) -> Image.Image:
+    """One row a query, each result in a frame of the colour of the finest level at which it is right.
+
+    Green is the finest of `levels`, which go from fine to coarse; of two the coarse one is orange. Grey is right at
+    none. The names stand below, beside their colours.
+    """
     if not lists:
         raise ValueError("there is no ranked list to draw")
+    colours: dict[int | None, str] = {**dict(enumerate(level_colours(len(levels)))), None: _WRONG}
     cell = _SIDE + 2 * _FRAME
     columns = 1 + max(len(row.found) for row in lists)
     height = cell + _LINE + _GAP
-    sheet = Image.new("RGB", (columns * (cell + _GAP) + 3 * _GAP, len(lists) * height + _GAP), _PAPER)
+    legend_top = len(lists) * height + _GAP
+    sheet = Image.new("RGB", (columns * (cell + _GAP) + 3 * _GAP, legend_top + _LINE + _GAP), _PAPER)
     draw = ImageDraw.Draw(sheet)
     font = ImageFont.load_default(size=12)
     for number, row in enumerate(lists):
         top = _GAP + number * height
         _paste(sheet, row.query, left=_GAP, top=top, frame=None)
         draw.text((_GAP, top + cell + 1), row.caption, fill=_INK, font=font)
-        for place, (picture, kind) in enumerate(row.found, start=1):
-            _paste(sheet, picture, left=2 * _GAP + place * (cell + _GAP), top=top, frame=_COLOURS[kind])
+        for place, (picture, level) in enumerate(row.found, start=1):
+            _paste(sheet, picture, left=2 * _GAP + place * (cell + _GAP), top=top, frame=colours[level])
+    left = _GAP
+    for name, colour in zip([*(f"right {level}" for level in levels), "wrong"], colours.values(), strict=True):
+        draw.rectangle((left, legend_top + 2, left + 10, legend_top + 12), fill=colour)
+        draw.text((left + 16, legend_top), name, fill=_INK, font=font)
+        left += 16 + round(draw.textlength(name, font=font)) + 2 * _GAP
     return sheet
 
 
@@ -56,10 +77,10 @@ def check_picture(path: Path) -> None:
         raise ValueError(f"{path.parent} is no folder: make it first, or write the picture elsewhere")
 
 
-def save_ranked_lists(lists: Sequence[RankedList], path: Path) -> Path:
+def save_ranked_lists(lists: Sequence[RankedList], path: Path, *, levels: Sequence[str] = ("fine", "coarse")) -> Path:
     """Write the picture; its ending says the format."""
     try:
-        draw_ranked_lists(lists).save(path)
+        draw_ranked_lists(lists, levels=levels).save(path)
     except (OSError, KeyError) as error:
         raise ValueError(f"the ranked lists can't be written to {path}: {error}") from None
     return path

@@ -8,7 +8,7 @@ from pathlib import Path
 import matplotlib
 import numpy as np
 import torch
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageChops, ImageDraw, ImageFilter, ImageFont
 from torch import Tensor
 from torch.nn import functional
 
@@ -84,6 +84,20 @@ def overlay(image: Image.Image, values: Tensor, seen: Rectangle) -> Image.Image:
     canvas = grey.point(lambda level: level * _OUTSIDE).convert("RGB")
     part = grey.crop((left, top, right, bottom)).convert("RGB")
     canvas.paste(Image.composite(coloured, part, strength), (left, top))
+    return canvas
+
+
+def show_kept(image: Image.Image, kept: Tensor, seen: Rectangle) -> Image.Image:
+    """The image where a mask [height, width] of patches keeps it, with a light edge; the rest is grey and dark."""
+    left, top, right, bottom = seen.edges
+    levels = kept.float().cpu()[None, None]
+    mask = functional.interpolate(levels, size=(bottom - top, right - left), mode="nearest-exact")[0, 0]
+    canvas = image.convert("L").point(lambda level: level * _OUTSIDE).convert("RGB")
+    part = image.convert("RGB").crop((left, top, right, bottom))
+    inside = Image.fromarray((255 * mask).to(torch.uint8).numpy())
+    canvas.paste(part, (left, top), inside)
+    edge = ImageChops.difference(inside, inside.filter(ImageFilter.MinFilter(3)))
+    canvas.paste(_FRAME, (left, top), edge)
     return canvas
 
 

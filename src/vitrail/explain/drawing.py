@@ -16,10 +16,12 @@ from vitrail.explain.canvas import (
     frame,
     line_height,
     overlay,
+    show_kept,
     write,
 )
 from vitrail.explain.maps import AttentionMaps
 from vitrail.explain.sheet import MapRow, Sheet
+from vitrail.explain.thresholds import keep_mass
 
 PROBABLE = 0.1  # classes above this are written (figure D.2)
 MAX_SIDE = 1600  # pixels of the longer side; larger images are reduced to it
@@ -35,13 +37,16 @@ def draw_maps(
     crops: Sequence[Crop] | None = None,
     class_names: Sequence[str] | None = None,
     max_side: int = MAX_SIDE,
+    keep: float | None = None,
 ) -> list[Image.Image]:
     """One picture an image: the image itself, the overview of the maps over it, and every layer's heads.
 
     Several maps of the same images stand side by side. `images` are the originals: Pillow images, or uint8
     [3, height, width]. `crops` say which part of each the model saw (`EvaluationView.plan` makes them); without them it
     saw all. Colours go from the least to the greatest value of each map, with what speaks against a class as nothing.
-    The classes above 10 % are written below. Images keep their size unless it is tiny or above `max_side`.
+    The classes above 10 % are written below. Images keep their size unless it is tiny or above `max_side`. With `keep`
+    each map is also thresholded: a panel shows the image in the patches that hold that share of the map, and the small
+    maps are such masks.
     """
     several = [maps] if isinstance(maps, AttentionMaps) else list(maps)
     if not several or any(each.kind == "mixing" for each in several):
@@ -56,6 +61,7 @@ def draw_maps(
             None if crops is None else crops[place],
             class_names=class_names,
             max_side=max_side,
+            keep=keep,
         )
         for place, image in enumerate(images)
     ]
@@ -68,6 +74,7 @@ def _draw_sheet(
     *,
     class_names: Sequence[str] | None,
     max_side: int,
+    keep: float | None,
 ) -> Image.Image:
     """The picture of one image."""
     seen = Rectangle(0, 0, image.height, image.width) if crop is None else find_seen(crop)
@@ -82,7 +89,12 @@ def _draw_sheet(
         for title, values in zip(_name_overview(maps, class_names), maps.overview()[0], strict=True):
             shown = values.clamp(min=0) if maps.kind == "gradient" else values
             sheet.panels.append((title, overlay(image, shown, sheet.seen)))
-        sheet.rows += _list_rows(maps, class_names)
+            if keep is not None:
+                kept = keep_mass(values, keep)
+                title = f"{_percent(keep)} of it, in {int(kept.sum())} of {kept.numel()} patches"
+                sheet.panels.append((title, show_kept(image, kept, sheet.seen)))
+        rows = _list_rows(maps, class_names)
+        sheet.rows += rows if keep is None else [_threshold(row, keep) for row in rows]
     answers = _name_classes(several[0].logits[0], class_names)
     sheet.text = [f"{name}  {_percent(probability)}" for name, probability in answers]
     return sheet.draw()
@@ -176,6 +188,12 @@ def _list_rows(maps: AttentionMaps, class_names: Sequence[str] | None) -> list[M
     means = [(f"layer {layer}", of_layer.mean(dim=(0, 1))) for layer, of_layer in zip(maps.layers, own, strict=True)]
     by_layer = MapRow("attention, mean of the heads of each layer", means)
     return [by_layer, *_list_heads(maps, maps.shown_place, class_names)]
+
+
+def _threshold(row: MapRow, keep: float) -> MapRow:
+    """A row of masks instead of maps."""
+    items = [(label, keep_mass(values, keep)) for label, values in row.items]
+    return MapRow(f"{row.title}: {_percent(keep)} of each", items)
 
 
 def _list_heads(maps: AttentionMaps, place: int, class_names: Sequence[str] | None) -> list[MapRow]:

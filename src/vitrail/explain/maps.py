@@ -12,6 +12,7 @@ from torch import Tensor
 from vitrail.explain.attention_rows import Gaze, attention_rows, find_gaze, record, run
 from vitrail.explain.gradient import run_for_gradients
 from vitrail.explain.rollout import offers_rollout, roll_out
+from vitrail.explain.thresholds import keep_mass
 from vitrail.layers.mixing import CrossPatchLinear
 from vitrail.models.contract import Model
 from vitrail.models.resmlp import ResMLP
@@ -51,6 +52,10 @@ class AttentionMaps:
             raise ValueError("the rows of a cross-patch matrix have no overview: take them from maps")
         maps = self.maps[:, self.shown_place].mean(dim=2) if self.kind == "attention" else self.maps
         return maps if self.classes is not None else maps.mean(dim=1, keepdim=True)
+
+    def masks(self, keep: float) -> Tensor:
+        """The patches that hold that share of each map, bool as `maps`; `keep_mass` does it for any map."""
+        return keep_mass(self.maps, keep)
 
     def of_image(self, place: int) -> "AttentionMaps":
         """The maps of one image, still with the axis "batch"."""

@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from PIL import Image, ImageDraw
 from torch import Tensor
 
-from vitrail.explain.canvas import INK, PAPER, QUIET, Rectangle, line_height, overlay, wrap, write
+from vitrail.explain.canvas import INK, PAPER, QUIET, Rectangle, line_height, overlay, show_kept, wrap, write
 
 _MOST_COLUMNS = 8  # small maps beside each other
 _LEAST_TEXT = 13  # pixels
@@ -20,7 +21,7 @@ class MapRow:
     """Small maps that belong together."""
 
     title: str
-    items: Sequence[tuple[str, Tensor]]  # what each is, and its values
+    items: Sequence[tuple[str, Tensor]]  # what each is, and its values, or a mask of the patches that are kept
 
 
 class Sheet:
@@ -83,6 +84,7 @@ class Sheet:
         for number, (label, values) in enumerate(row.items):
             place = (number % columns * (tile_width + gap), start + number // columns * step)
             write(draw, place, wrap(label, size=size, width=tile_width)[:1], size=size, ink=QUIET)
-            small = overlay(part, values, Rectangle(0, 0, tile_height, tile_width))
+            paint = show_kept if values.dtype == torch.bool else overlay
+            small = paint(part, values, Rectangle(0, 0, tile_height, tile_width))
             strip.paste(small, (place[0], place[1] + line_height(size)))
         return strip

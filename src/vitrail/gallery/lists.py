@@ -19,6 +19,7 @@ _QUERIES, _FOUND = 10, 10
 def draw_lists(gallery: Gallery, data: Dataset, path: Path, *, rank: str = "cosine") -> Path:
     """The first image of each of the first classes, and what the gallery has most like it."""
     manifest = gallery.manifest
+    levels = [manifest.fine, *filter(None, [manifest.coarse])]
     labels = {level: data.level(level) for level in manifest.levels if level in data.levels}
     _, first = np.unique(data.level(next(iter(labels))).labels, return_index=True)
     chosen = Subset(data, np.sort(first)[:_QUERIES])
@@ -26,17 +27,17 @@ def draw_lists(gallery: Gallery, data: Dataset, path: Path, *, rank: str = "cosi
     lists = []
     for index, hits in zip(indices.tolist(), gallery.search_vectors(vectors, top=_FOUND, rank=rank), strict=True):
         own = {level: found.classes[chosen.level(level).labels[index]] for level, found in labels.items()}
-        pair = own.get(manifest.fine), own.get(manifest.coarse or "")
+        names = [own.get(level) for level in levels]
         found = [
             (
                 _picture(gallery.contents, hit),
-                judge(pair, (hit.labels[manifest.fine], hit.labels.get(manifest.coarse or ""))),
+                judge(names, [hit.labels.get(level) for level in levels]),
             )
             for hit in hits
         ]
         query = Image.open(BytesIO(make_thumbnail(chosen, index)))
-        lists.append(RankedList(query, " / ".join(name for name in pair if name), found))
-    return save_ranked_lists(lists, path)
+        lists.append(RankedList(query, " / ".join(filter(None, names)), found))
+    return save_ranked_lists(lists, path, levels=levels)
 
 
 def _picture(contents: Contents, hit: Hit) -> Image.Image | None:

@@ -20,6 +20,7 @@ from vitrail.inspection.inspection_parts import (
     InspectionPart,
     distance_part,
     energy_part,
+    find_part,
     parallel_part,
     ratios_part,
     scales_part,
@@ -51,17 +52,13 @@ class Inspection:
 
     def part(self, name: str) -> InspectionPart:
         """The part of that name, which may only say why it is missing."""
-        for part in self.parts:
-            if part.name == name:
-                return part
-        raise ValueError(f"there is no part {name!r}: there are {', '.join(part.name for part in self.parts)}")
+        return find_part(self.parts, name)
 
     def write(self, folder: str | os.PathLike[str], *, source: str = "", data: str = "") -> Path:
         """Write `report.html`, a CSV for each table and an SVG for each picture into a folder; gives the page's path.
 
         `source` and `data` are what the page says of where the model and the images come from.
         """
-        pictures = {part.name: draw_document(part.chart) for part in self.parts if part.chart is not None}
         height, width = self.image_size
         facts = {
             "parameters": f"{self.num_parameters / 1e6:.1f} M",
@@ -72,22 +69,28 @@ class Inspection:
         words = [f"Weights of {source}." if source else "", f"Images of {data}." if data else ""]
         page = render_inspection(
             self.model_name,
-            lead=" ".join(filter(None, words)),
+            lead=[" ".join(filter(None, words))],
             facts={what: value for what, value in facts.items() if value},
             parts=self.parts,
         )
-        place = Path(folder).expanduser()
-        try:
-            place.mkdir(parents=True, exist_ok=True)
-            for part in self.parts:
-                for name, table in part.files.items():
-                    (place / f"{name}.csv").write_text(table.as_csv(), encoding="utf-8")
-            for name, picture in pictures.items():
-                (place / f"{name}.svg").write_text(picture, encoding="utf-8")
-            (place / PAGE_FILE).write_text(page, encoding="utf-8")
-        except OSError as error:
-            raise ValueError(f"{error.filename or place} can't be written: {error.strerror}") from None
-        return place / PAGE_FILE
+        return write_inspection(folder, page=page, parts=self.parts)
+
+
+def write_inspection(folder: str | os.PathLike[str], *, page: str, parts: Sequence[InspectionPart]) -> Path:
+    """Write a page, and the tables and pictures of its parts beside it; gives the page's path."""
+    pictures = {part.name: draw_document(part.chart) for part in parts if part.chart is not None}
+    place = Path(folder).expanduser()
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        for part in parts:
+            for name, table in part.files.items():
+                (place / f"{name}.csv").write_text(table.as_csv(), encoding="utf-8")
+        for name, picture in pictures.items():
+            (place / f"{name}.svg").write_text(picture, encoding="utf-8")
+        (place / PAGE_FILE).write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise ValueError(f"{error.filename or place} can't be written: {error.strerror}") from None
+    return place / PAGE_FILE
 
 
 def _ignore(count: int) -> None:

@@ -10,8 +10,10 @@ from vitrail.pages.tables import render_table
 from vitrail.pages.words import text
 
 
-def render_inspection(title: str, *, lead: str, facts: Mapping[str, str], parts: Sequence[InspectionPart]) -> str:
-    """The whole page; `facts` are big words by what they are."""
+def render_inspection(
+    title: str, *, lead: Sequence[str], facts: Mapping[str, str], parts: Sequence[InspectionPart]
+) -> str:
+    """The whole page; `lead` are paragraphs below the title, `facts` big words by what they are."""
     sections = [_part_section(part) for part in parts if not part.missing]
     missing = [(part.title, part.missing) for part in parts if part.missing]
     if missing:
@@ -20,7 +22,7 @@ def render_inspection(title: str, *, lead: str, facts: Mapping[str, str], parts:
         title=title,
         kicker="vitrail inspect",
         window_title=f"Inside {title}",
-        lead=[lead],
+        lead=lead,
         cards=[(value, what) for what, value in facts.items()],
         sections=sections,
     )

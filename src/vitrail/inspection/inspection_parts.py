@@ -44,6 +44,14 @@ class InspectionPart:
         return ({self.name: self.table} if self.table is not None else {}) | dict(self.more)
 
 
+def find_part(parts: Sequence[InspectionPart], name: str) -> InspectionPart:
+    """The part of that name."""
+    for part in parts:
+        if part.name == name:
+            return part
+    raise ValueError(f"there is no part {name!r}: there are {', '.join(part.name for part in parts)}")
+
+
 def ratios_part(layers: Sequence[Layer], ratios: Values, history: Sequence[Moment]) -> InspectionPart:
     """How much residual branches add (CaiT figure 4, thesis figure 3.6)."""
     columns = _by_layer(layers, ratios)

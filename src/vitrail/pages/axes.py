@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from vitrail.pages.words import text
 
-WIDTH, HEIGHT = 500, 240  # of every chart, in units of its own
+WIDTH, HEIGHT = 500, 240  # of a chart, in units of its own
 _LEFT, _RIGHT, _TOP, _BOTTOM = 54, 14, 12, 42  # margins: ticks stand in those on the left and below
 TEXT = 'fill="var(--faint)" font-size="11.5"'
 
@@ -34,22 +34,22 @@ class Scale:
             value, low, high = math.log(value), math.log(low), math.log(high)
         return self.start + (self.end - self.start) * (value - low) / (high - low)
 
-    def ticks(self, *, only_whole: bool = False) -> list[Tick]:
-        """Round values, about five of them."""
-        values = _decades(self.low, self.high) if self.is_logarithmic else []
+    def ticks(self, *, only_whole: bool = False, most_decades: int = 2) -> list[Tick]:
+        """Round values, about five of them; between powers of ten only where there are at most so many powers."""
+        values = _decades(self.low, self.high, most=most_decades) if self.is_logarithmic else []
         if len(values) < 2:
             values = _multiples(self.low, self.high, only_whole=only_whole)
         return [(value, name_number(value)) for value in values]
 
 
-def scale_across(low: float, high: float, *, is_logarithmic: bool = False) -> Scale:
+def scale_across(low: float, high: float, *, is_logarithmic: bool = False, width: int = WIDTH) -> Scale:
     """A scale from the left of a chart to its right."""
-    return Scale(low, high if high > low else low + 1.0, _LEFT, WIDTH - _RIGHT, is_logarithmic)
+    return Scale(low, high if high > low else low + 1.0, _LEFT, width - _RIGHT, is_logarithmic)
 
 
-def scale_upward(low: float, high: float, *, is_logarithmic: bool = False) -> Scale:
+def scale_upward(low: float, high: float, *, is_logarithmic: bool = False, height: int = HEIGHT) -> Scale:
     """A scale from the bottom of a chart to its top."""
-    return Scale(low, high if high > low else low + 1.0, HEIGHT - _BOTTOM, _TOP, is_logarithmic)
+    return Scale(low, high if high > low else low + 1.0, height - _BOTTOM, _TOP, is_logarithmic)
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,9 @@ class Plot:
             parts.append(f'<text x="{x:.1f}" y="{base + 17}" text-anchor="middle" {TEXT}>{text(name)}</text>')
         parts.append(f'<path d="M{left} {base}H{right}" stroke="var(--faint)"/>')
         middle = (left + right) / 2
-        parts.append(f'<text x="{middle:.1f}" y="{HEIGHT - 5}" text-anchor="middle" {TEXT}>{text(label)}</text>')
+        parts.append(
+            f'<text x="{middle:.1f}" y="{base + _BOTTOM - 5}" text-anchor="middle" {TEXT}>{text(label)}</text>'
+        )
         return "".join(parts)
 
     def draw_box(self, *, across: tuple[float, float], upward: tuple[float, float], paint: str, title: str = "") -> str:
@@ -114,8 +116,8 @@ def _multiples(low: float, high: float, *, only_whole: bool) -> list[float]:
     return [step * number for number in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
 
 
-def _decades(low: float, high: float) -> list[float]:
+def _decades(low: float, high: float, *, most: int) -> list[float]:
     powers = range(math.ceil(math.log10(low) - 1e-9), math.floor(math.log10(high) + 1e-9) + 1)
-    factors = (1, 2, 5) if len(powers) < 3 else (1,)
+    factors = (1, 2, 5) if len(powers) <= most else (1,)
     ticks = [factor * 10.0**power for power in range(powers.start - 1, powers.stop) for factor in factors]
     return [tick for tick in ticks if low <= tick <= high]

@@ -141,7 +141,7 @@ def draw_document(rows: Sequence[Sequence[LineChart]]) -> str:
     longest = max((len(key.label) for keys in legends if len(keys) > 1 for key in keys), default=0)
     charts_width = WIDTH * max(map(len, rows))
     width, row_height = charts_width + (40 + _LETTER * longest if longest else 0), HEIGHT + _TITLE_HEIGHT
-    parts = ['<rect width="100%" height="100%" fill="var(--sheet)"/>']
+    parts = []
     for number, (row, keys) in enumerate(zip(rows, legends, strict=True)):
         for place, chart in enumerate(row):
             title = f'<text x="8" y="-6" fill="var(--ink)" font-size="13">{text(chart.title)}</text>'
@@ -150,10 +150,15 @@ def draw_document(rows: Sequence[Sequence[LineChart]]) -> str:
         if len(keys) > 1:
             where = f"translate({charts_width} {number * row_height + _TITLE_HEIGHT + 12})"
             parts.append(f'<g transform="{where}">{"".join(_draw_keys(keys))}</g>')
-    height = row_height * len(rows)
+    return render_document("".join(parts), width=round(width), height=row_height * len(rows))
+
+
+def render_document(content: str, *, width: int, height: int) -> str:
+    """A drawing as an SVG file of its own, in the light colours of the stylesheet."""
     drawing = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height}" width="{width:.0f}" '
-        f'height="{height}" font-family="system-ui, sans-serif">{"".join(parts)}</svg>\n'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
+        f'height="{height}" font-family="system-ui, sans-serif">'
+        f'<rect width="100%" height="100%" fill="var(--sheet)"/>{content}</svg>\n'
     )
     colours = dict(re.findall(r"--([\w-]+): (#\w+);", read_style().partition("}")[0]))
     return re.sub(r"var\(--([\w-]+)\)", lambda found: colours[found[1]], drawing)
