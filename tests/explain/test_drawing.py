@@ -15,6 +15,7 @@ from vitrail.data.decode import open_image
 from vitrail.explain.canvas import Rectangle, cividis, overlay, scale_to_unit, show_kept, wrap
 from vitrail.explain.drawing import draw_mixing, find_seen
 from vitrail.explain.maps_page import MapPicture, write_maps_page
+from vitrail.explain.window import draw_window
 
 
 def is_yellow(picture: Image.Image) -> np.ndarray:
@@ -156,3 +157,20 @@ def test_the_page_needs_nothing_from_elsewhere_and_escapes_names(tmp_path: Path)
     assert 'src="1%20a.png"' in text
     assert "&lt;x&gt;.jpg: c&lt;t 50%" in text
     assert "what &amp; why" in text
+
+
+def test_a_window_shows_photo_patches_and_one_map() -> None:
+    torch.manual_seed(0)
+    model = vitrail.create_model("deit_tiny", depth=1, image_size=64, num_classes=3).eval()
+    maps = vitrail.attention_maps(model, torch.rand(1, 3, 64, 64), kind="attention")
+    pixels = torch.full((3, 64, 64), 200, dtype=torch.uint8)
+    drawn = np.asarray(draw_window(maps, pixels, class_names=("cat", "dog", "cow")))
+    side = 4 * (448 // 4)
+    assert drawn.shape[1] == 3 * side + 2 * 24
+    panels = [drawn[:side, start : start + side] for start in (0, side + 24, 2 * (side + 24))]
+    assert (panels[0] == 200).all()
+    assert (panels[1][56, 56] == 200).all()
+    assert panels[1][0, 56].max() < 50, "lead"
+    centres = panels[2][56::112, 56::112]
+    assert len({tuple(pane) for row in centres for pane in row}) > 8, "one colour a patch"
+    assert (panels[2][20:100, 20:100] == centres[0, 0]).all()

@@ -52,6 +52,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         f"with --score no images but any of {', '.join(_SCORE_KEYS)}",
     )
     parser.add_argument("--score", action="store_true", help="measure the maps on data=SPEC instead of drawing them")
+    parser.add_argument(
+        "--window", action="store_true", help="draw one row: the photo, its patches, and one map of them"
+    )
     parser.add_argument("--json", action="store_true", help="print what was drawn or measured as JSON")
 
 
@@ -74,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
     look = _Look(trained, settings, top=1 if arguments.score else _NUM_CLASSES)
     if arguments.score:
         return _score(arguments.model, trained, look, settings, is_json=arguments.json)
-    return _draw(trained, look, words, settings, is_json=arguments.json)
+    return _draw(trained, look, words, settings, is_window=arguments.window, is_json=arguments.json)
 
 
 def _read_words(words: Sequence[str], keys: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
@@ -148,7 +151,15 @@ def _find_classes(trained: "Trained", asked: Any) -> list[int] | None:
     return found
 
 
-def _draw(trained: "Trained", look: _Look, words: Sequence[str], settings: Mapping[str, Any], *, is_json: bool) -> int:
+def _draw(
+    trained: "Trained",
+    look: _Look,
+    words: Sequence[str],
+    settings: Mapping[str, Any],
+    *,
+    is_window: bool,
+    is_json: bool,
+) -> int:
     """A picture for each image, and a page that shows them all."""
     from vitrail.explain.drawing import MAX_SIDE
     from vitrail.explain.maps_page import write_maps_page
@@ -162,6 +173,8 @@ def _draw(trained: "Trained", look: _Look, words: Sequence[str], settings: Mappi
     keep = settings.get("keep")
     if is_mixing and keep is not None:
         raise ValueError("rows of a cross-patch matrix are not thresholded: leave keep out")
+    if is_window and (is_mixing or keep is not None):
+        raise ValueError("--window draws one map of an image: leave keep= and kind=mixing out")
     if keep is not None:
         check_share(keep)
     paths = [] if is_mixing else find_images(words)
@@ -174,7 +187,9 @@ def _draw(trained: "Trained", look: _Look, words: Sequence[str], settings: Mappi
         for number, path in enumerate(paths, start=1):
             try:
                 start = folder / f"{number:04d}"
-                entries.append(_draw_image(trained, look, path, start, max_side=max_side, keep=keep))
+                entries.append(
+                    _draw_image(trained, look, path, start, max_side=max_side, keep=keep, is_window=is_window)
+                )
             except _UnreadError as error:
                 num_unread += 1
                 print(f"vitrail: {path}: {error}", file=sys.stderr)
@@ -197,13 +212,21 @@ class _UnreadError(Exception):
 
 
 def _draw_image(
-    trained: "Trained", look: _Look, path: str, start: Path, *, max_side: int, keep: float | None
+    trained: "Trained",
+    look: _Look,
+    path: str,
+    start: Path,
+    *,
+    max_side: int,
+    keep: float | None,
+    is_window: bool,
 ) -> "MapPicture":
     """Write the picture of one image into a file whose path begins with `start`."""
     from vitrail.data.decode import open_image
     from vitrail.data.stored import printable
     from vitrail.explain.drawing import draw_maps
     from vitrail.explain.maps_page import MapPicture
+    from vitrail.explain.window import draw_window
 
     try:
         image = open_image(Path(path).read_bytes())
@@ -213,7 +236,11 @@ def _draw_image(
         raise _UnreadError(str(error)) from None
     device = next(trained.model.parameters()).device
     maps = look(trained.normalize(picture[None].to(device)))
-    (drawn,) = draw_maps(maps, [original], crops=[crop], class_names=trained.classes, max_side=max_side, keep=keep)
+    if is_window:
+        drawn = draw_window(maps[0], original, crop=crop, class_names=trained.classes)
+    else:
+        names = trained.classes
+        (drawn,) = draw_maps(maps, [original], crops=[crop], class_names=names, max_side=max_side, keep=keep)
     file = f"{start.name}_{_plain(Path(path).stem)}.png"
     drawn.save(start.with_name(file))
     values, indices = maps[0].logits[0].float().softmax(dim=0).topk(min(_NUM_CLASSES, trained.num_classes))

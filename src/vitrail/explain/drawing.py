@@ -91,12 +91,12 @@ def _draw_sheet(
             sheet.panels.append((title, overlay(image, shown, sheet.seen)))
             if keep is not None:
                 kept = keep_mass(values, keep)
-                title = f"{_percent(keep)} of it, in {int(kept.sum())} of {kept.numel()} patches"
+                title = f"{percent(keep)} of it, in {int(kept.sum())} of {kept.numel()} patches"
                 sheet.panels.append((title, show_kept(image, kept, sheet.seen)))
         rows = _list_rows(maps, class_names)
         sheet.rows += rows if keep is None else [_threshold(row, keep) for row in rows]
-    answers = _name_classes(several[0].logits[0], class_names)
-    sheet.text = [f"{name}  {_percent(probability)}" for name, probability in answers]
+    answers = name_classes(several[0].logits[0], class_names)
+    sheet.text = [f"{name}  {percent(probability)}" for name, probability in answers]
     return sheet.draw()
 
 
@@ -145,7 +145,7 @@ def find_seen(crop: Crop) -> Rectangle:
     return Rectangle(top, left, crop.window.height * vertical, crop.window.width * horizontal)
 
 
-def _name_classes(logits: Tensor, class_names: Sequence[str] | None) -> list[tuple[str, float]]:
+def name_classes(logits: Tensor, class_names: Sequence[str] | None) -> list[tuple[str, float]]:
     """The classes above 10 %, or the first where none is, with their probabilities."""
     if not len(logits):
         return []
@@ -164,7 +164,7 @@ def _name_overview(maps: AttentionMaps, class_names: Sequence[str] | None) -> li
     if maps.classes is not None:
         probabilities = maps.logits[0].float().softmax(dim=0)
         return [
-            f"{maps.kind}: {_name(index, class_names)} {_percent(float(probabilities[index]))}"
+            f"{maps.kind}: {_name(index, class_names)} {percent(float(probabilities[index]))}"
             for index in maps.classes[0].tolist()
         ]
     if maps.kind != "attention":
@@ -193,7 +193,7 @@ def _list_rows(maps: AttentionMaps, class_names: Sequence[str] | None) -> list[M
 def _threshold(row: MapRow, keep: float) -> MapRow:
     """A row of masks instead of maps."""
     items = [(label, keep_mass(values, keep)) for label, values in row.items]
-    return MapRow(f"{row.title}: {_percent(keep)} of each", items)
+    return MapRow(f"{row.title}: {percent(keep)} of each", items)
 
 
 def _list_heads(maps: AttentionMaps, place: int, class_names: Sequence[str] | None) -> list[MapRow]:
@@ -211,5 +211,6 @@ def _list_heads(maps: AttentionMaps, place: int, class_names: Sequence[str] | No
     return rows
 
 
-def _percent(probability: float) -> str:
+def percent(probability: float) -> str:
+    """A probability as people read it."""
     return "under 1 %" if probability < 0.01 else f"{100 * probability:.0f} %"
