@@ -5,15 +5,24 @@ or not it is applied, so that one operation does not decide about the next.
 """
 
 from dataclasses import dataclass
+from typing import get_args
 
 from torch import Tensor
 
 from vitrail.data import colour
-from vitrail.data.checks import check_interpolation, check_number, check_probability, check_range, is_count, is_number
+from vitrail.data.checks import (
+    check_choice,
+    check_interpolation,
+    check_number,
+    check_probability,
+    check_range,
+    is_count,
+    is_number,
+)
 from vitrail.data.draws import Draws
 from vitrail.data.geometry import choose_interpolation
 from vitrail.data.operations import interpret, interpret_wide, operate
-from vitrail.settings.images import AugmentationSettings
+from vitrail.settings.images import AugmentationSettings, AugmentPart
 
 _JITTERED = ("brightness", "contrast", "saturation", "hue")
 
@@ -84,22 +93,28 @@ _AUTO_POLICY = (
 
 @dataclass(frozen=True, slots=True)
 class ThreeAugment:
-    """One of grey, solarise and Gaussian blur, each as likely (DeiT III, thesis 6.2.2). Jitter and flip are apart."""
+    """One of grey, solarise and Gaussian blur, each as likely (DeiT III, thesis 6.2.2). Jitter and flip are apart.
+
+    With fewer parts it is one of those (thesis table 6.2).
+    """
 
     threshold: int = 128  # of solarise: values from it on are inverted
     radius: tuple[float, float] = (0.1, 2.0)  # of the blur
+    parts: tuple[AugmentPart, ...] = ("grey", "solarise", "blur")
 
     def __post_init__(self) -> None:
+        for part in self.parts or (None,):
+            check_choice("part of 3-Augment", part, get_args(AugmentPart))
         check_number("the threshold of solarise", self.threshold, low=0, high=256)
         check_range("the radius of the blur", self.radius)
 
     def __call__(self, pixels: Tensor, draws: Draws) -> Tensor:
-        which, radius = draws.integer(3), draws.uniform(*self.radius)
-        if which == 0:
+        part, radius = draws.choice(self.parts), draws.uniform(*self.radius)
+        if part == "grey":
             return colour.grey(pixels)
-        if which == 1:
+        if part == "solarise":
             return colour.solarise(pixels, self.threshold)
-        return colour.blur(pixels, radius)
+        return colour.blur(pixels, radius) if part == "blur" else pixels
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +193,8 @@ Policy = ThreeAugment | RandAugment | AutoAugment | TrivialAugment
 
 def make_policy(settings: AugmentationSettings) -> Policy | None:
     """The policy that the settings name."""
+    if isinstance(settings.policy, tuple):
+        return ThreeAugment(parts=settings.policy)
     if settings.policy == "rand":
         return RandAugment(settings.magnitude, settings.magnitude_noise)
     plain = {"three": ThreeAugment, "auto": AutoAugment, "trivial": TrivialAugment}
