@@ -156,9 +156,13 @@ def note_operations(policy: Policy, number: int, monkeypatch: pytest.MonkeyPatch
     return noted
 
 
+def settings_of(parts: list[Any]) -> AugmentationSettings:
+    return AugmentationSettings.model_validate({"policy": parts})
+
+
 def test_a_list_of_all_three_parts_in_any_order_is_three_augment_to_the_bit() -> None:
     three = make_policy(AugmentationSettings(policy="three"))
-    listed = make_policy(AugmentationSettings(policy=["blur", "solarize", "grayscale"]))
+    listed = make_policy(settings_of(["blur", "solarize", "grayscale"]))
     assert three == listed == ThreeAugment()
     assert three is not None
     assert listed is not None
@@ -166,7 +170,7 @@ def test_a_list_of_all_three_parts_in_any_order_is_three_augment_to_the_bit() ->
 
 
 def test_a_list_of_parts_is_one_of_them_equally_often() -> None:
-    policy = make_policy(AugmentationSettings(policy=["identity", "grey"]))
+    policy = make_policy(settings_of(["identity", "grey"]))
     assert policy is not None
     grey = operate("colour", PIXELS, 0.0, interpolation="bicubic")
     made = [policy(PIXELS, Draws(key)) for key in range(400)]
@@ -178,7 +182,7 @@ def test_a_list_of_parts_is_one_of_them_equally_often() -> None:
 @pytest.mark.parametrize("parts", [[], ["sepia"], ["grey", "gray"], ["grey", 3]])
 def test_a_list_of_parts_that_is_none_is_refused_in_one_line(parts: list[Any]) -> None:
     with pytest.raises(ValidationError, match="each of them once: grey, solarise, blur, identity"):
-        AugmentationSettings(policy=parts)
+        settings_of(parts)
 
 
 def test_three_augment_is_one_of_three_operations_equally_often(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -128,7 +128,8 @@ class Stage:
             total_steps=self.total_steps,
         )
         self.objective = self.task.make_objective(total_steps=self.total_steps)
-        self.evaluators = self.task.make_evaluators(self.objective, self.loaders)
+        # Without a val nothing is measured, and no weights are the best.
+        self.evaluators = self.task.make_evaluators(self.objective, self.loaders) if self.data.num_val else ()
         self.exchange = Exchange(self.world)
         if state is not None:
             self._restore(state)
@@ -314,6 +315,8 @@ class Stage:
             if self.step == self.total_steps:
                 self.task.finish(self.objective, self.loaders)
             results = {name: value for evaluator in self.evaluators for name, value in evaluator.measure(self.model)}
+        if not self.evaluators:
+            return
         value = results[self.measure.key]
         if self.measure.is_better(value, self.best_value):
             self.best_value, self.best_epoch = value, self.epoch
