@@ -253,7 +253,7 @@ def test_the_table_of_auto_augment_is_timms() -> None:
         tuple((known[operation.name], operation.prob, operation.magnitude) for operation in pair)
         for pair in peer.auto_augment_policy_original({"img_mean": warp.FILL})
     ]
-    assert list(policies._AUTO_POLICY) == theirs
+    assert list(policies.AUTO_POLICY) == theirs
 
 
 def test_trivial_augment_is_always_one_operation_of_any_strength(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -328,8 +328,8 @@ def test_random_interpolation_is_one_of_both() -> None:
 
 
 def test_every_operation_of_the_policies_is_known() -> None:
-    used = {*policies._RAND_OPERATIONS, *policies._TRIVIAL_OPERATIONS}
-    used |= {name for pair in policies._AUTO_POLICY for name, _, _ in pair}
+    used = {*policies.RAND_OPERATIONS, *policies.TRIVIAL_OPERATIONS}
+    used |= {name for pair in policies.AUTO_POLICY for name, _, _ in pair}
     assert used == set(operations.OPERATIONS)
 
 

@@ -173,10 +173,8 @@ class _BatchMaker(TorchDataset):
             fixed = self._fixed_view(sample)
             seen = Sample(sample.epoch, index, fixed)
             return self.make.make(self.dataset, seen, [Draws("fixed view", index, fixed)])
-        num_views = self.make.num_views
-        first = sample.view * num_views
-        draws = [Draws(self.seed, sample.epoch, index, view) for view in range(first, first + num_views)]
-        return self.make.make(self.dataset, Sample(sample.epoch, index, sample.view), draws)
+        seen = Sample(sample.epoch, index, sample.view)
+        return self.make.make(self.dataset, seen, draws_of(seen, seed=self.seed, num_views=self.make.num_views))
 
     def _fixed_view(self, sample: Sample) -> int:
         """Which of its views an image is seen in: another one every time, until all have been."""
@@ -187,6 +185,12 @@ class _BatchMaker(TorchDataset):
             f"{self.dataset.locate(sample.index)} and {_MAX_REPLACEMENTS} others in its place could not be read "
             f"({last.detail}): check the disk, and the data with `vitrail check`"
         )
+
+
+def draws_of(sample: Sample, *, seed: int, num_views: int = 1) -> list[Draws]:
+    """The draws that decide how a sample is augmented in a run of that seed, one for each view that comes with it."""
+    first = sample.view * num_views
+    return [Draws(seed, sample.epoch, sample.index, view) for view in range(first, first + num_views)]
 
 
 def keep_whole(made: Any) -> Any:

@@ -26,7 +26,7 @@ from vitrail.settings.images import AugmentationSettings, AugmentPart
 
 _JITTERED = ("brightness", "contrast", "saturation", "hue")
 
-_RAND_OPERATIONS = (
+RAND_OPERATIONS = (
     "autocontrast",
     "equalise",
     "invert",
@@ -43,7 +43,7 @@ _RAND_OPERATIONS = (
     "translate_x",
     "translate_y",
 )
-_TRIVIAL_OPERATIONS = (
+TRIVIAL_OPERATIONS = (
     "identity",
     "shear_x",
     "shear_y",
@@ -62,7 +62,7 @@ _TRIVIAL_OPERATIONS = (
 _NUM_TRIVIAL_LEVELS = 31
 
 # The policy found on ImageNet (AutoAugment, arXiv 1805.09501, table 9): twice operation, probability, magnitude of 10.
-_AUTO_POLICY = (
+AUTO_POLICY = (
     (("posterise", 0.4, 8), ("rotate", 0.6, 9)),
     (("solarise", 0.6, 5), ("autocontrast", 0.6, 5)),
     (("equalise", 0.8, 8), ("equalise", 0.6, 3)),
@@ -139,7 +139,7 @@ class RandAugment:
 
     def __call__(self, pixels: Tensor, draws: Draws) -> Tensor:
         for _ in range(self.num_operations):
-            name, is_applied = draws.choice(_RAND_OPERATIONS), draws.chance(self.probability)
+            name, is_applied = draws.choice(RAND_OPERATIONS), draws.chance(self.probability)
             level = min(10.0, max(0.0, draws.normal(self.magnitude, self.noise))) / 10
             size = (pixels.shape[1], pixels.shape[2])
             argument = interpret(name, level, draws, is_increasing=self.is_increasing, size=size)
@@ -159,7 +159,7 @@ class AutoAugment:
         check_interpolation(self.interpolation)
 
     def __call__(self, pixels: Tensor, draws: Draws) -> Tensor:
-        for name, probability, magnitude in draws.choice(_AUTO_POLICY):
+        for name, probability, magnitude in draws.choice(AUTO_POLICY):
             is_applied = draws.chance(probability)
             size = (pixels.shape[1], pixels.shape[2])
             argument = interpret(name, magnitude / 10, draws, is_increasing=False, size=size)
@@ -181,7 +181,7 @@ class TrivialAugment:
         check_interpolation(self.interpolation)
 
     def __call__(self, pixels: Tensor, draws: Draws) -> Tensor:
-        name = draws.choice(_TRIVIAL_OPERATIONS)
+        name = draws.choice(TRIVIAL_OPERATIONS)
         level = draws.integer(_NUM_TRIVIAL_LEVELS) / (_NUM_TRIVIAL_LEVELS - 1)
         argument = interpret_wide(name, level, draws)
         interpolation = choose_interpolation(self.interpolation, draws)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from vitrail.data.contract import Batch
-from vitrail.data.draws import Draws
+from vitrail.data.draws import Draws, seed_of_stage
 from vitrail.data.sampler import count_parts
 from vitrail.evaluation.predict import autocast
 from vitrail.settings.recipe import Recipe
@@ -49,8 +49,7 @@ class Stage:
         self.recipe, self.number, self.around = recipe, number, around
         self.folder, self.world, self.progress = around.folder, around.world, around.progress
         self.device, self.dtype = around.device, around.dtype
-        # A later stage has its own random choices.
-        self.seed = recipe.seed if number == 0 else Draws(recipe.seed, number, "stage").integer(2**31)
+        self.seed = seed_of_stage(recipe.seed, number)
         self.task = self._make_task()
         self.data: TaskData = self.task.open()
         self.step = 0
