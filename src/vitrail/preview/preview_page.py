@@ -1,5 +1,6 @@
 """The pictures of a preview and the page that shows them."""
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import quote
@@ -32,7 +33,8 @@ def write_preview(
     if not files:
         raise ValueError(f"none of the images looked at in {views.dataset.name} can be read: see `vitrail check`")
     if views.blend is not None:
-        files.append(_save(draw_mixed(views), folder / "mixed.png"))
+        with contextlib.suppress(BrokenImageError):
+            files.append(_save(draw_mixed(views), folder / "mixed.png"))
     return [*files, _write_page(folder, views, files)]
 
 
