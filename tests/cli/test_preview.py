@@ -16,8 +16,8 @@ from vitrail.preview.preview_page import write_preview
 from vitrail.preview.training_views import TrainingViews, shown_part
 from vitrail.settings.image_recipe import ImageRecipe
 from vitrail.settings.images import AugmentationSettings
-from vitrail.tasks import find_task
 from vitrail.tasks.classify.settings import ClassifyRecipe
+from vitrail.tasks.classify.task import Classify
 from vitrail.tasks.site import Site
 
 SHAPES = "data=shapes:size=40,count=48,val=24"
@@ -33,13 +33,14 @@ def views_of(*words: str) -> TrainingViews:
 def test_views_and_mixed_images_are_those_of_the_run() -> None:
     views = views_of("augmentation.policy=three", "batch_size=12", "run.micro_batch=12")
     recipe = views.recipe
-    task = find_task("classify")(recipe, Site(seed=recipe.seed))
+    task = Classify(recipe, Site(seed=recipe.seed))
     data = task.open()
     task.attach(task.make_model(task.describe(data.describe())))
     batch = next(iter(task.make_loaders(num_parts=1, listing=None).train.epoch(0)))
     first = int(batch.indices[0])
     assert views.pick(1) == [first]
     assert torch.equal(views.view(first, epoch=0), batch.images[0])
+    assert task.blend is not None
     expected = task.blend(batch._replace(images=batch.images.float()), seed=recipe.seed, epoch=0, step=0)
     mixed = views.mixed(step=0, count=4)
     for number, one in enumerate(mixed):

@@ -39,13 +39,14 @@ def run(arguments: argparse.Namespace) -> int:
     if not 0 <= arguments.stage < recipe.num_stages:
         raise ValueError(f"{recipe.name} has no stage {arguments.stage}: it has {recipe.num_stages}, counted from 0")
 
+    from vitrail.pages.words import count
     from vitrail.settings.image_recipe import ImageRecipe
 
     stage = stage_of(recipe, arguments.stage)
     if not isinstance(stage, ImageRecipe):
         raise ValueError(f"the task {stage.task} learns from no images that could be shown")
     files = _write(stage, Path(str(out)).expanduser(), arguments)
-    print(f"{len(files) - 1} pictures and a page: {files[-1]}")
+    print(f"{count(len(files) - 1, 'picture')} and a page: {files[-1]}")
     return 0
 
 

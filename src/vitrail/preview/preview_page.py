@@ -8,7 +8,9 @@ from urllib.parse import quote
 from PIL import Image
 
 from vitrail.data.augment import EvaluationView
+from vitrail.data.checks import as_pair
 from vitrail.data.decode import BrokenImageError
+from vitrail.data.geometry import PADDING
 from vitrail.pages.frame import Page, PageSection, render_page
 from vitrail.pages.pictures import render_figure, render_image
 from vitrail.pages.words import text
@@ -43,15 +45,17 @@ def draw_image(views: TrainingViews, index: int, *, evaluation_view: EvaluationV
     opened = views.open(index)
     image = as_image(opened.pixels())
     own = views.recipe.augmentation.crop
-    panels = []
+    border = 0.01 + PADDING / min(as_pair(views.recipe.image_size))  # simple crops leave the image by so much
+    panels: list[tuple[str, Image.Image]] = []
     for kind in dict.fromkeys([own, "resized", "simple"]):
         boxes = views.crops(opened, index, kind=kind, count=_NUM_BOXES)
         if boxes and len(panels) < 2:
             place = "this recipe" if kind == own else "for comparison"
-            panels.append((f"{CROPS[kind]} ({place})", draw_boxes(image, boxes)))
+            panels.append((f"{CROPS[kind]} ({place})", draw_boxes(image, boxes, border=border)))
     seen = shown_part(evaluation_view.plan((opened.height, opened.width)))
-    panels.append(("evaluation crop", draw_seen(image, seen)))
+    panels.append(("evaluation crop", draw_seen(image, seen, border=border)))
     plain = EvaluationView(views.recipe.image_size, crop_ratio=1.0)(opened)
+    operations = list(views.single_operations(plain))
     strips = [
         Strip(
             "training views, epoch by epoch: the pixels that the run is trained on",
@@ -59,7 +63,7 @@ def draw_image(views: TrainingViews, index: int, *, evaluation_view: EvaluationV
         ),
         Strip(
             "single operations, each alone on the centre crop",
-            [([name], as_image(pixels)) for name, pixels in [("as it is", plain), *views.single_operations(plain)]],
+            [([name], as_image(pixels)) for name, pixels in [("as it is", plain), *operations] if operations],
         ),
     ]
     label = views.name_class(index)

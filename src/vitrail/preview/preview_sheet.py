@@ -17,7 +17,6 @@ _PANEL_HEIGHT = 330
 _COLUMNS = 8  # small pictures beside each other
 _HEADING, _TEXT, _SMALL = 24, 17, 14  # sizes of letters
 _SMALL_IMAGE = 100  # pixels below which an image is enlarged without blurring its pixels
-_BORDER = 0.04  # of the longer side: room around an image for crops that leave it
 _OVERSAMPLING = 3  # so that thin boxes are smooth
 _VEIL, _DARK = 0.72, 0.3  # how bright an image remains below boxes, and where it is not seen
 _FRAME = (255, 196, 0)
@@ -36,9 +35,12 @@ def as_image(pixels: Tensor) -> Image.Image:
     return Image.fromarray(pixels.permute(1, 2, 0).contiguous().numpy())
 
 
-def draw_boxes(image: Image.Image, boxes: Sequence[Rectangle]) -> Image.Image:
-    """A panel of the image with boxes over it, each of its own colour, and room around it for those that leave it."""
-    panel = _Panel(image)
+def draw_boxes(image: Image.Image, boxes: Sequence[Rectangle], *, border: float) -> Image.Image:
+    """A panel of the image with boxes over it, each of its own colour.
+
+    `border` is the room around the image for boxes that leave it, as a share of its shorter side.
+    """
+    panel = _Panel(image, border)
     canvas = panel.canvas(image.point(lambda level: round(level * _VEIL)))
     draw = ImageDraw.Draw(canvas)
     for box, ink in zip(boxes, _hues(len(boxes)), strict=True):
@@ -46,9 +48,9 @@ def draw_boxes(image: Image.Image, boxes: Sequence[Rectangle]) -> Image.Image:
     return panel.reduce(canvas)
 
 
-def draw_seen(image: Image.Image, seen: Rectangle) -> Image.Image:
-    """A panel of the image in which all but the part that is seen is dark."""
-    panel = _Panel(image)
+def draw_seen(image: Image.Image, seen: Rectangle, *, border: float) -> Image.Image:
+    """A panel of the image, with the same room around it, in which all but the part that is seen is dark."""
+    panel = _Panel(image, border)
     canvas = panel.canvas(image.point(lambda level: round(level * _DARK)))
     left, top, right, bottom = panel.place(seen)
     canvas.paste(panel.canvas(image).crop((left, top, right, bottom)), (left, top))
@@ -59,11 +61,11 @@ def draw_seen(image: Image.Image, seen: Rectangle) -> Image.Image:
 class _Panel:
     """Where an image lies in its panel, which is drawn larger than it is shown."""
 
-    def __init__(self, image: Image.Image) -> None:
+    def __init__(self, image: Image.Image, border: float) -> None:
         width, height = image.size
-        self.factor = min(_panel_width() / width, _PANEL_HEIGHT / height) / (1 + 2 * _BORDER)
+        self.factor = min(_panel_width() / width, _PANEL_HEIGHT / height) / (1 + 2 * border)
         self.size = (max(1, round(width * self.factor)), max(1, round(height * self.factor)))
-        self.border = int(_BORDER * min(self.size))
+        self.border = int(border * min(self.size))
 
     def canvas(self, image: Image.Image) -> Image.Image:
         """The image with its border, enlarged."""
