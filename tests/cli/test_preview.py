@@ -9,8 +9,11 @@ from tiny_runs import tiny_recipe
 
 from vitrail.cli import main
 from vitrail.data.augment import EvaluationView
+from vitrail.data.contract import Sample
 from vitrail.data.draws import Draws, seed_of_stage
 from vitrail.data.geometry import plan_centre_crop, plan_resized_crop, plan_simple_crop
+from vitrail.data.loader import ImageLoader
+from vitrail.data.sampler import Sampler
 from vitrail.data.single_operations import apply_singly
 from vitrail.preview.preview_page import write_preview
 from vitrail.preview.training_views import TrainingViews, shown_part
@@ -39,7 +42,7 @@ def test_views_and_mixed_images_are_those_of_the_run() -> None:
     batch = next(iter(task.make_loaders(num_parts=1, listing=None).train.epoch(0)))
     first = int(batch.indices[0])
     assert views.pick(1) == [first]
-    assert torch.equal(views.view(first, epoch=0), batch.images[0])
+    assert torch.equal(views.views(Sample(0, first, 0))[0], batch.images[0])
     assert task.blend is not None
     expected = task.blend(batch._replace(images=batch.images.float()), seed=recipe.seed, epoch=0, step=0)
     mixed = views.mixed(step=0, count=4)
@@ -48,6 +51,24 @@ def test_views_and_mixed_images_are_those_of_the_run() -> None:
         name, share = one.weights[0]
         assert share == pytest.approx(expected.targets[number].max().item())
         assert name == data.labels.classes[int(expected.targets[number].argmax())]
+
+
+def test_views_that_come_together_and_fixed_views_are_those_of_the_run() -> None:
+    recipe = tiny_recipe(SHAPES)
+    assert isinstance(recipe, ImageRecipe)
+    train = recipe.data.open_splits().train
+    for num_views, fixed_views in ((2, None), (1, 3)):
+        views = TrainingViews(recipe, train, "label", 5, num_views=num_views, fixed_views=fixed_views)
+        loader = ImageLoader(
+            train,
+            transform=views.augmentation,
+            sampler=Sampler(len(train), batch_size=8, seed=5, num_repeats=recipe.augmentation.repeats),
+            num_views=num_views,
+            fixed_views=fixed_views,
+        )
+        batch = next(iter(loader.epoch(1)))
+        expected = batch.images[0] if num_views > 1 else batch.images[:1]
+        assert torch.equal(torch.stack(views.views(Sample(1, int(batch.indices[0]), 0))), expected)
 
 
 def test_boxes_are_the_parts_that_the_crops_show() -> None:

@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--out", help="folder for the pictures and the page, in place of out=FOLDER")
     parser.add_argument("--images", type=_count, default=3, help="how many training images are shown (default: 3)")
-    parser.add_argument("--views", type=_count, default=16, help="epochs of each image (default: 16)")
+    parser.add_argument("--views", type=_count, default=16, help="training views of each image (default: 16)")
     parser.add_argument("--stage", type=int, default=0, help="stage of the recipe, counted from 0 (default: 0)")
 
 
@@ -57,9 +57,12 @@ def _write(recipe: "ImageRecipe", folder: Path, arguments: argparse.Namespace) -
     from vitrail.data.draws import seed_of_stage
     from vitrail.preview.preview_page import write_preview
     from vitrail.preview.training_views import TrainingViews
+    from vitrail.tasks import find_task
     from vitrail.tasks.images.initial_weights import make_backbone
     from vitrail.tasks.images.labelled_data import balanced_weights
+    from vitrail.tasks.site import Site
 
+    task = find_task(recipe.task)(recipe, Site())
     train = recipe.data.open_splits(labels="optional").train
     level = recipe.data.level or next(iter(train.levels), None)
     views = TrainingViews(
@@ -70,6 +73,8 @@ def _write(recipe: "ImageRecipe", folder: Path, arguments: argparse.Namespace) -
         mixing=getattr(recipe, "blend", None),
         smoothing=getattr(getattr(recipe, "objective", None), "smoothing", 0.0),
         weights=balanced_weights(train.level(level)) if recipe.data.balanced else None,
+        num_views=task.num_views,
+        fixed_views=getattr(task, "fixed_views", None),
     )
     with torch.device("meta"):  # only what it says about preprocessing is wanted
         preprocessing = make_backbone(recipe, num_classes=0).preprocessing

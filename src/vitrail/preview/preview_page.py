@@ -9,6 +9,7 @@ from PIL import Image
 
 from vitrail.data.augment import EvaluationView
 from vitrail.data.checks import as_pair
+from vitrail.data.contract import Sample
 from vitrail.data.decode import BrokenImageError
 from vitrail.data.geometry import PADDING
 from vitrail.pages.frame import Page, PageSection, render_page
@@ -59,7 +60,11 @@ def draw_image(views: TrainingViews, index: int, *, evaluation_view: EvaluationV
     strips = [
         Strip(
             "training views, epoch by epoch: the pixels that the run is trained on",
-            [([f"epoch {epoch}"], as_image(views.view(index, epoch=epoch))) for epoch in range(num_views)],
+            [
+                ([f"epoch {epoch}" if views.num_views == 1 else f"epoch {epoch}, view {number}"], as_image(pixels))
+                for epoch in range(-(-num_views // views.num_views))
+                for number, pixels in enumerate(views.views(Sample(epoch, index, 0)))
+            ],
         ),
         Strip(
             "single operations, each alone on the centre crop",

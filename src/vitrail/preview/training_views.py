@@ -15,7 +15,7 @@ from vitrail.data.contract import Dataset, ImageBatch, Sample
 from vitrail.data.decode import OpenedImage, open_image
 from vitrail.data.draws import Draws
 from vitrail.data.geometry import PADDING, Crop
-from vitrail.data.loader import draws_of
+from vitrail.data.loader import draws_of, draws_of_fixed, fix_view
 from vitrail.data.sampler import Sampler
 from vitrail.data.samples import find_targets, read_views
 from vitrail.data.single_operations import apply_singly
@@ -45,6 +45,8 @@ class TrainingViews:
     mixing: BlendSettings | None = None  # how images are mixed, where the task mixes any
     smoothing: float = 0.0  # of labels
     weights: np.ndarray | None = None  # how often each image is drawn, where they differ
+    num_views: int = 1  # of an image that come together
+    fixed_views: int | None = None  # how many views an image has in all; None: ever new ones
 
     @cached_property
     def blend(self) -> Blend | None:
@@ -76,10 +78,9 @@ class TrainingViews:
             return ", ".join(level.classes[label] for label in level.labels[index].nonzero()[0])
         return level.classes[int(level.labels[index])]
 
-    def view(self, index: int, *, epoch: int) -> Tensor:
-        """The first view of an image in an epoch, uint8 [3, height, width]: the pixels that the run is trained on."""
-        [pixels] = read_views(self.dataset, index, [self.augmentation], self._draws(index, epoch))
-        return pixels
+    def views(self, sample: Sample) -> list[Tensor]:
+        """The views of a sample that come together, uint8 [3, height, width]: the pixels that the run is trained on."""
+        return read_views(self.dataset, sample.index, [self.augmentation] * self.num_views, self._draws_of(sample))
 
     def crops(self, image: OpenedImage, index: int, *, kind: str, count: int) -> list[Rectangle]:
         """Which parts of an image the first epochs show, in pixels of it, with that way to crop."""
@@ -88,7 +89,7 @@ class TrainingViews:
             return []
         augmentation = replace(self.augmentation, settings=settings)
         size = (image.height, image.width)
-        plans = (augmentation.plan(size, self._draws(index, epoch)[0]) for epoch in range(count))
+        plans = (augmentation.plan(size, self._draws_of(Sample(epoch, index, 0))[0]) for epoch in range(count))
         return [shown_part(plan) for plan in plans]
 
     def single_operations(self, pixels: Tensor) -> Iterator[tuple[str, Tensor]]:
@@ -101,10 +102,7 @@ class TrainingViews:
         steps = self._sampler.num_steps
         epoch, start = divmod(step, steps)
         samples: Sequence[Sample] = next(self._sampler.epoch(epoch, start_step=start))[:count]
-        views = [
-            read_views(self.dataset, sample.index, [self.augmentation], draws_of(sample, seed=self.seed))[0]
-            for sample in samples
-        ]
+        views = [self.views(sample)[0] for sample in samples]
         indices = torch.tensor([sample.index for sample in samples])
         batch = ImageBatch(torch.stack(views).float(), find_targets(self.dataset, indices, level=self.level), indices)
         batch = self.blend(batch, seed=self.seed, epoch=epoch, step=step)
@@ -118,8 +116,11 @@ class TrainingViews:
         pairs = zip(labels.tolist(), shares.tolist(), strict=True)
         return tuple((classes[label], share) for label, share in pairs if share > least or label == labels[0])
 
-    def _draws(self, index: int, epoch: int) -> list[Draws]:
-        return draws_of(Sample(epoch, index, 0), seed=self.seed)
+    def _draws_of(self, sample: Sample) -> list[Draws]:
+        if self.fixed_views is None:
+            return draws_of(sample, seed=self.seed, num_views=self.num_views)
+        repeats = self.recipe.augmentation.repeats
+        return [draws_of_fixed(fix_view(sample, num_repeats=repeats, fixed_views=self.fixed_views))]
 
     @cached_property
     def _sampler(self) -> Sampler:
