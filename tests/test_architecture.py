@@ -26,6 +26,7 @@ ARROWS: dict[str, set[str]] = {
     "evaluation": {"storage", "layers", "models", "data"},
     "explain": {"layers", "models", "heads", "data", "evaluation", "pages", "storage"},
     "inspection": {"layers", "models", "heads", "data", "evaluation", "explain", "pages", "storage"},
+    "preview": {"data", "explain", "pages", "settings"},
     "gallery": {"storage", "models", "data", "evaluation", "pages"},
     "settings": set(),
     "tasks": {
@@ -43,7 +44,7 @@ ARROWS: dict[str, set[str]] = {
     "recipes": {"models", "settings", "tasks"},
     "cli": {
         *("vitrail", "layers", "models", "weights", "data", "evaluation", "explain", "inference", "tasks"),
-        *("inspection", "gallery", "training", "settings", "recipes", "pages", "storage"),
+        *("inspection", "preview", "gallery", "training", "settings", "recipes", "pages", "storage"),
     },
 }
 

@@ -58,13 +58,16 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     return received
 
 
+NAMED_OPENING = {"download": True, "val_share": 0.2, "seed": 3, "protocol": "paper"}
+
+
 @pytest.mark.parametrize(
     ("spec", "call"),
     [
-        ("cifar100", ("open_named", "cifar100", None, {"download": True, "val_share": 0.2, "seed": 3})),
+        ("cifar100", ("open_named", "cifar100", None, NAMED_OPENING)),
         (
             "imagenet:/data/imagenet",
-            ("open_named", "imagenet", Path("/data/imagenet"), {"download": True, "val_share": 0.2, "seed": 3}),
+            ("open_named", "imagenet", Path("/data/imagenet"), NAMED_OPENING),
         ),
         ("hf://owner/name", ("open_huggingface", "owner/name", {"val_share": 0.2, "seed": 3})),
         ("hf://owner/name:config", ("open_huggingface", "owner/name:config", {"val_share": 0.2, "seed": 3})),

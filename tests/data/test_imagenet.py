@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 import torch
 
+from vitrail.data.datasets import open_dataset
 from vitrail.data.sources.imagenet import (
     NUM_VALIDATION_IMAGES,
     class_names,
     open_imagenet,
+    open_imagenet21k,
     open_imagenet_real,
     open_imagenet_v2,
 )
@@ -178,3 +180,29 @@ def test_real_can_not_number_images_that_were_renamed(tmp_path: Path) -> None:
 def test_there_are_a_thousand_classes() -> None:
     assert len(class_names()) == 1000
     assert class_names()[0] == "n01440764"
+
+
+def test_imagenet21k_says_which_val_it_makes_and_splits_as_the_folder_itself(tmp_path: Path) -> None:
+    put(tmp_path, *[f"{wnid}/{wnid}_{number}.JPEG" for wnid in ("n00005787", "n01440764") for number in range(20)])
+    source = open_imagenet21k(tmp_path, val_share=0.05)
+    train, val = source.open("train"), source.open("val")
+    assert train.level().classes == ("n00005787", "n01440764")
+    assert (len(train), len(val)) == (38, 2)
+    assert [note.detail for note in source.notes] == [
+        "no splits given: 2 of 40 images of train were set aside as val",
+    ]
+    plain = open_dataset(tmp_path, "val", val_share=0.05)
+    assert [plain.locate(index) for index in range(2)] == [val.locate(index) for index in range(2)]
+    assert len(open_imagenet21k(tmp_path, val_share=0.0).open("train")) == 40
+
+
+def test_imagenet21k_takes_the_val_that_is_there(tmp_path: Path) -> None:
+    put(tmp_path, "train/n00005787/a.JPEG", "train/n01440764/b.JPEG", "val/n01440764/c.JPEG")
+    source = open_dataset(f"imagenet21k:{tmp_path}", "val")
+    assert source.level().labels.tolist() == [1]
+
+
+def test_imagenet21k_that_is_none_is_an_error_of_one_line(tmp_path: Path) -> None:
+    put(tmp_path, "n00005787/a.JPEG", "cats/b.JPEG")
+    with pytest.raises(ValueError, match="WordNet ids such as n01440764, and cats is none"):
+        open_imagenet21k(tmp_path)

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 import torchvision
 
+from vitrail.data.contract import Dataset
+from vitrail.data.datasets import open_source
 from vitrail.data.sources.cifar import COARSE_CLASSES
 from vitrail.data.sources.named import default_root, open_named
 from vitrail.data.sources.names import NAMED
@@ -107,23 +109,60 @@ def test_food101_gives_the_files_without_decoding_them(tmp_path: Path) -> None:
     assert len(source.open("test")) == 2
 
 
-def test_flowers102_has_three_official_splits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def write_flowers(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Six images in the layout of Flowers-102, two a split."""
     savemat = pytest.importorskip("scipy.io", reason="needs the extra scipy").savemat
-    folder = tmp_path / "flowers-102"
+    folder = root / "flowers-102"
     (folder / "jpg").mkdir(parents=True)
-    for number in range(1, 5):
+    for number in range(1, 7):
         (folder / "jpg" / f"image_{number:05d}.jpg").write_bytes(bytes([number]))
-    savemat(folder / "imagelabels.mat", {"labels": np.array([[1, 102, 7, 7]])})
-    savemat(folder / "setid.mat", {"trnid": [[4, 1]], "valid": [[2, 3]], "tstid": [[3, 2]]})
+    savemat(folder / "imagelabels.mat", {"labels": np.array([[1, 102, 7, 7, 3, 9]])})
+    savemat(folder / "setid.mat", {"trnid": [[4, 1]], "valid": [[5, 6]], "tstid": [[3, 2]]})
     files = {name: (file, None) for name, (file, _) in torchvision.datasets.Flowers102._file_dict.items()}
     monkeypatch.setattr(torchvision.datasets.Flowers102, "_file_dict", files)
-    source = open_named("flowers102", tmp_path, download=False)
+
+
+def read_all(dataset: Dataset) -> list[bytes | np.ndarray]:
+    return [dataset.read(index) for index in range(len(dataset))]
+
+
+def test_flowers102_trains_on_train_and_val_and_reports_test_as_the_papers_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_flowers(tmp_path, monkeypatch)
+    source = open_source(f"flowers102:{tmp_path}")
+    train, val = source.open("train"), source.open("val")
+    assert source.splits == ("train", "val")
+    assert read_all(train) == [b"\x04", b"\x01", b"\x05", b"\x06"]
+    assert train.level().labels.tolist() == [6, 0, 2, 8]
+    assert read_all(val) == [b"\x03", b"\x02"]
+    assert val.level().labels.tolist() == [6, 101]
+    assert source.open("test") is val
+    assert len(val.level().classes) == 102
+
+
+def test_flowers102_has_its_three_official_splits_where_they_are_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_flowers(tmp_path, monkeypatch)
+    source = open_source(f"flowers102:{tmp_path},protocol=official")
     assert source.splits == ("train", "val", "test")
-    assert source.open("train").level().labels.tolist() == [6, 0]
-    assert source.open("train").read(0) == b"\x04"
-    assert source.open("val").level().labels.tolist() == [101, 6]
-    assert source.open("test").level().labels.tolist() == [6, 101]
-    assert len(source.open("test").level().classes) == 102
+    assert [len(source.open(split)) for split in source.splits] == [2, 2, 2]
+    monkeypatch.setenv("VITRAIL_DATA", str(tmp_path))
+    assert len(open_source("flowers102:protocol=official").open("train")) == 2
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("cifar10:/x,protocol=official", "cifar10 has no protocol 'official': only flowers102 has two"),
+        ("flowers102:/x,protocol=mine", "flowers102 has no protocol 'mine'"),
+        ("flowers102:/x,split=official", "flowers102 has no option 'split': it has protocol, and coarse"),
+    ],
+)
+def test_a_protocol_that_is_none_is_an_error(spec: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        open_source(spec)
 
 
 def test_stanford_cars_are_read_where_they_were_put(tmp_path: Path) -> None:

@@ -1,17 +1,28 @@
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from pydantic import ValidationError
 from timm.data import auto_augment as peer
 from torch import Tensor
 
 from vitrail.data import operations, policies, warp
 from vitrail.data.draws import Draws
 from vitrail.data.operations import interpret, interpret_wide, operate
-from vitrail.data.policies import AutoAugment, ColourJitter, Policy, RandAugment, ThreeAugment, TrivialAugment
+from vitrail.data.policies import (
+    AutoAugment,
+    ColourJitter,
+    Policy,
+    RandAugment,
+    ThreeAugment,
+    TrivialAugment,
+    make_policy,
+)
+from vitrail.settings.images import AugmentationSettings
 
 
 def make_array(height: int = 60, width: int = 80) -> np.ndarray:
@@ -145,6 +156,35 @@ def note_operations(policy: Policy, number: int, monkeypatch: pytest.MonkeyPatch
     return noted
 
 
+def settings_of(parts: list[Any]) -> AugmentationSettings:
+    return AugmentationSettings.model_validate({"policy": parts})
+
+
+def test_a_list_of_all_three_parts_in_any_order_is_three_augment_to_the_bit() -> None:
+    three = make_policy(AugmentationSettings(policy="three"))
+    listed = make_policy(settings_of(["blur", "solarize", "grayscale"]))
+    assert three == listed == ThreeAugment()
+    assert three is not None
+    assert listed is not None
+    assert all(torch.equal(three(PIXELS, Draws(key)), listed(PIXELS, Draws(key))) for key in range(9))
+
+
+def test_a_list_of_parts_is_one_of_them_equally_often() -> None:
+    policy = make_policy(settings_of(["identity", "grey"]))
+    assert policy is not None
+    grey = operate("colour", PIXELS, 0.0, interpolation="bicubic")
+    made = [policy(PIXELS, Draws(key)) for key in range(400)]
+    unchanged = sum(torch.equal(pixels, PIXELS) for pixels in made)
+    assert 160 < unchanged < 240
+    assert all(torch.equal(pixels, PIXELS) or (pixels.int() - grey.int()).abs().max() <= 1 for pixels in made)
+
+
+@pytest.mark.parametrize("parts", [[], ["sepia"], ["grey", "gray"], ["grey", 3]])
+def test_a_list_of_parts_that_is_none_is_refused_in_one_line(parts: list[Any]) -> None:
+    with pytest.raises(ValidationError, match="each of them once: grey, solarise, blur, identity"):
+        settings_of(parts)
+
+
 def test_three_augment_is_one_of_three_operations_equally_often(monkeypatch: pytest.MonkeyPatch) -> None:
     counts: Counter[str] = Counter()
     radii = []
@@ -213,7 +253,7 @@ def test_the_table_of_auto_augment_is_timms() -> None:
         tuple((known[operation.name], operation.prob, operation.magnitude) for operation in pair)
         for pair in peer.auto_augment_policy_original({"img_mean": warp.FILL})
     ]
-    assert list(policies._AUTO_POLICY) == theirs
+    assert list(policies.AUTO_POLICY) == theirs
 
 
 def test_trivial_augment_is_always_one_operation_of_any_strength(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -288,8 +328,8 @@ def test_random_interpolation_is_one_of_both() -> None:
 
 
 def test_every_operation_of_the_policies_is_known() -> None:
-    used = {*policies._RAND_OPERATIONS, *policies._TRIVIAL_OPERATIONS}
-    used |= {name for pair in policies._AUTO_POLICY for name, _, _ in pair}
+    used = {*policies.RAND_OPERATIONS, *policies.TRIVIAL_OPERATIONS}
+    used |= {name for pair in policies.AUTO_POLICY for name, _, _ in pair}
     assert used == set(operations.OPERATIONS)
 
 
@@ -302,6 +342,8 @@ def test_every_operation_of_the_policies_is_known() -> None:
         (lambda: TrivialAugment(interpolation=""), "unknown interpolation ''"),
         (lambda: ThreeAugment(radius=(2.0, 0.1)), r"radius of the blur is \(2.0, 0.1\)"),
         (lambda: ThreeAugment(radius=1.0), "radius of the blur is 1.0; give a smaller"),  # type: ignore[arg-type]
+        (lambda: ThreeAugment(parts=()), "unknown part of 3-Augment None; known are: grey, solarise, blur, identity"),
+        (lambda: ThreeAugment(parts=("sepia",)), "unknown part of 3-Augment 'sepia'"),  # type: ignore[arg-type]
         (lambda: ThreeAugment(threshold=-1), "threshold of solarise is -1; it goes from 0 to 256"),
         (lambda: ThreeAugment(threshold=300), "threshold of solarise is 300; it goes from 0 to 256"),
         (lambda: ThreeAugment(threshold="a"), "threshold of solarise is 'a'"),  # type: ignore[arg-type]

@@ -11,12 +11,16 @@ from shrunk import images_for, randomize, small_model
 from tiny_galleries import colour_gallery
 
 import vitrail
+from vitrail.data.augment import EvaluationView
 from vitrail.data.datasets import open_source
 from vitrail.data.doctor import check
 from vitrail.data.doctor.check_files import write_files
 from vitrail.explain.maps_page import MapPicture, write_maps_page
 from vitrail.gallery.gallery_page import write_groups_page
 from vitrail.pages.frame import read_style
+from vitrail.preview.preview_page import write_preview
+from vitrail.preview.training_views import TrainingViews
+from vitrail.settings.image_recipe import ImageRecipe
 from vitrail.training.runs.report import write_report
 
 
@@ -59,7 +63,13 @@ def grouped(folder: Path) -> Path:
     return write_groups_page(gallery.contents, gallery.suggest(groups=2), path, title="Groups", command="name {number}")
 
 
-@pytest.mark.parametrize("make", [report, checked, inspected, explained, plotted, shown, grouped])
+def previewed(folder: Path) -> Path:
+    recipe = ImageRecipe(image_size=16, batch_size=4)
+    views = TrainingViews(recipe, vitrail.open_dataset("shapes:size=16,count=24", "train"), "label", seed=0)
+    return write_preview(folder, views, evaluation_view=EvaluationView(16), num_images=1, num_views=1)[-1]
+
+
+@pytest.mark.parametrize("make", [report, checked, inspected, explained, plotted, shown, grouped, previewed])
 def test_every_page_has_the_frame_and_needs_no_network(make: Callable[[Path], Path], tmp_path: Path) -> None:
     page = make(tmp_path).read_text(encoding="utf-8")
     assert re.findall(r"<style>(.*?)</style>", page, flags=re.DOTALL) == [read_style()]

@@ -349,3 +349,11 @@ def test_recipes_are_imported_without_torch() -> None:
     program = "import sys; from vitrail.recipes import *; print(*{'torch', 'timm', 'numpy'} & set(sys.modules))"
     finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert finished.stdout.split() == []
+
+
+@pytest.mark.parametrize("name", [name for name in RECIPES if "_21k" in name and "to_1k" not in name])
+def test_recipes_on_21k_say_which_split_they_make(name: str) -> None:
+    assert find_recipe(name).data.val_share == 0.01
+    said = " ".join((RECIPES[name].function.__doc__ or "").split())
+    assert "data=imagenet21k:ROOT" in said
+    assert "1 % of each class is held out (data.val_share)" in said

@@ -2,6 +2,7 @@
 
 import difflib
 import os
+import re
 import stat
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from vitrail.data.checks import check_choice
 from vitrail.data.contract import Dataset, Labels, Note, Source
 from vitrail.data.exclusion import leave_out
 from vitrail.data.sources.folder import open_folder
+from vitrail.data.sources.grouping import GroupedSource, split_grouping
 from vitrail.data.sources.manifest import open_manifest
 from vitrail.data.sources.names import NAMED
 from vitrail.data.splits import canonical
@@ -26,7 +28,7 @@ MANIFEST_EXTENSIONS = (".csv", ".tsv", ".parquet")
 class Opening:
     """How a source is to be opened."""
 
-    val_share: float  # of train, where there is no val
+    val_share: float  # of train, where there is no val; 0: none is made
     seed: int  # of the automatic split
     download: bool  # whether a named set may be fetched
     labels: Labels  # whether labels must be there
@@ -45,15 +47,21 @@ def open_source(
     `spec` is one of: a folder of class folders; a manifest (.csv, .tsv, .parquet); `NAME` or `NAME:ROOT` for a named
     set such as cifar100; `hf://...`; `shards:PATTERN`; `fashion`; `shapes` or `shapes:size=64,count=1000`. A name in
     this table goes before a folder that is called the same, and a note says so: write `./NAME` for the folder.
-    `module:function` of one's own returns a `Source`, or a list of data sets, one a split.
+    `module:function` of one's own returns a `Source`, or a list of data sets, one a split. `,coarse=FILE` behind any of
+    them adds the level `coarse`: FILE says the coarse class of each class.
+
+    Where there is no val, a `val_share` of train is set aside as val; with 0 there is none.
 
     With labels="optional" a folder of images or a manifest without labels opens too, as data sets that have no levels;
     with labels="ignored" no data set has any, and the folders below a folder mean nothing.
     """
     check_choice("choice of labels", labels, get_args(Labels))
     opening = Opening(val_share=val_share, seed=seed, download=download, labels=labels)
+    spec, grouping = split_grouping(spec) if isinstance(spec, str) else (spec, None)
     source = _open(spec, opening)
-    return UnlabelledSource(source) if labels == "ignored" else source
+    if labels == "ignored":
+        return UnlabelledSource(source)
+    return GroupedSource(source, grouping) if grouping else source
 
 
 def _open(spec: str | Path, opening: Opening) -> Source:
@@ -83,6 +91,11 @@ def open_dataset(
     The names of splits are train, val and test; "valid", "validation", "training" and their like are understood.
     """
     source = open_source(spec, val_share=val_share, seed=seed, download=download, labels=labels)
+    return open_split(source, split, exclude=exclude)
+
+
+def open_split(source: Source, split: str, *, exclude: str | Path | None = None) -> Dataset:
+    """One split of a source, by any of its names, without the samples that `exclude` lists."""
     known = {canonical(name): name for name in source.splits} | dict(source.aliases)
     if canonical(split) not in known:
         raise ValueError(f"{source.name} has no split {split!r}; it has: {', '.join(source.splits)}")
@@ -160,11 +173,31 @@ def _mode(path: Path) -> int | None:
 def _open_named(name: str, rest: str, opening: Opening) -> Source:
     from vitrail.data.sources.named import open_named
 
-    root = Path(rest) if rest else None
+    place, options = _split_options(rest)
+    protocol = options.pop("protocol", "paper")
+    if options:
+        raise ValueError(f"{name} has no option {next(iter(options))!r}: it has protocol, and coarse as the last one")
+    root = Path(place) if place else None
     try:
-        return open_named(name, root, download=opening.download, val_share=opening.val_share, seed=opening.seed)
+        return open_named(
+            name,
+            root,
+            download=opening.download,
+            val_share=opening.val_share,
+            seed=opening.seed,
+            protocol=protocol,
+        )
     except OSError as error:
         raise ValueError(f"{name} could not be read: {error}") from None
+
+
+def _split_options(text: str) -> tuple[str, dict[str, str]]:
+    """The place in `PLACE,key=value,...`, which may be empty, and the options."""
+    options: dict[str, str] = {}
+    while found := re.search(r"(?:^|,)([a-z_]+)=([^,]*)$", text):
+        text = text[: found.start()]
+        options[found[1]] = found[2]
+    return text, options
 
 
 def _open_huggingface(name: str, rest: str, opening: Opening) -> Source:

@@ -11,6 +11,11 @@ import numpy as np
 Item = TypeVar("Item")
 
 
+def seed_of_stage(seed: int, number: int) -> int:
+    """The seed of a stage of a run: a later stage has random choices of its own."""
+    return seed if number == 0 else Draws(seed, number, "stage").integer(2**31)
+
+
 class Draws:
     """The random choices that belong to one key, such as (seed, epoch, sample index, view).
 

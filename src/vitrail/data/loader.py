@@ -1,6 +1,7 @@
 """From a data set to batches: read, decode, augment and stack, in this process or in workers, with the same result."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Generic, NamedTuple
 
 import torch
@@ -169,24 +170,33 @@ class _BatchMaker(TorchDataset):
 
     def _make_of(self, index: int, sample: Sample) -> Any:
         """A sample of that index in the place of `sample`, by the draws that its key decides."""
+        seen = Sample(sample.epoch, index, sample.view)
         if self.fixed_views is not None:
-            fixed = self._fixed_view(sample)
-            seen = Sample(sample.epoch, index, fixed)
-            return self.make.make(self.dataset, seen, [Draws("fixed view", index, fixed)])
-        num_views = self.make.num_views
-        first = sample.view * num_views
-        draws = [Draws(self.seed, sample.epoch, index, view) for view in range(first, first + num_views)]
-        return self.make.make(self.dataset, Sample(sample.epoch, index, sample.view), draws)
-
-    def _fixed_view(self, sample: Sample) -> int:
-        """Which of its views an image is seen in: another one every time, until all have been."""
-        return (sample.epoch * self.num_repeats + sample.view) % (self.fixed_views or 1)
+            seen = fix_view(seen, num_repeats=self.num_repeats, fixed_views=self.fixed_views)
+            return self.make.make(self.dataset, seen, [draws_of_fixed(seen)])
+        return self.make.make(self.dataset, seen, draws_of(seen, seed=self.seed, num_views=self.make.num_views))
 
     def _give_up(self, sample: Sample, last: Problem) -> _Failure:
         return _Failure(
             f"{self.dataset.locate(sample.index)} and {_MAX_REPLACEMENTS} others in its place could not be read "
             f"({last.detail}): check the disk, and the data with `vitrail check`"
         )
+
+
+def draws_of(sample: Sample, *, seed: int, num_views: int = 1) -> list[Draws]:
+    """The draws that decide how a sample is augmented in a run of that seed, one for each view that comes with it."""
+    first = sample.view * num_views
+    return [Draws(seed, sample.epoch, sample.index, view) for view in range(first, first + num_views)]
+
+
+def fix_view(sample: Sample, *, num_repeats: int, fixed_views: int) -> Sample:
+    """The sample as one of the few views that an image has in all: another one every time, until all have been."""
+    return replace(sample, view=(sample.epoch * num_repeats + sample.view) % fixed_views)
+
+
+def draws_of_fixed(sample: Sample) -> Draws:
+    """The draws that decide how a sample of fixed views is augmented, whatever the run's seed."""
+    return Draws("fixed view", sample.index, sample.view)
 
 
 def keep_whole(made: Any) -> Any:

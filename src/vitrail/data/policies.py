@@ -5,19 +5,28 @@ or not it is applied, so that one operation does not decide about the next.
 """
 
 from dataclasses import dataclass
+from typing import get_args
 
 from torch import Tensor
 
 from vitrail.data import colour
-from vitrail.data.checks import check_interpolation, check_number, check_probability, check_range, is_count, is_number
+from vitrail.data.checks import (
+    check_choice,
+    check_interpolation,
+    check_number,
+    check_probability,
+    check_range,
+    is_count,
+    is_number,
+)
 from vitrail.data.draws import Draws
 from vitrail.data.geometry import choose_interpolation
 from vitrail.data.operations import interpret, interpret_wide, operate
-from vitrail.settings.images import AugmentationSettings
+from vitrail.settings.images import AugmentationSettings, AugmentPart
 
 _JITTERED = ("brightness", "contrast", "saturation", "hue")
 
-_RAND_OPERATIONS = (
+RAND_OPERATIONS = (
     "autocontrast",
     "equalise",
     "invert",
@@ -34,7 +43,7 @@ _RAND_OPERATIONS = (
     "translate_x",
     "translate_y",
 )
-_TRIVIAL_OPERATIONS = (
+TRIVIAL_OPERATIONS = (
     "identity",
     "shear_x",
     "shear_y",
@@ -53,7 +62,7 @@ _TRIVIAL_OPERATIONS = (
 _NUM_TRIVIAL_LEVELS = 31
 
 # The policy found on ImageNet (AutoAugment, arXiv 1805.09501, table 9): twice operation, probability, magnitude of 10.
-_AUTO_POLICY = (
+AUTO_POLICY = (
     (("posterise", 0.4, 8), ("rotate", 0.6, 9)),
     (("solarise", 0.6, 5), ("autocontrast", 0.6, 5)),
     (("equalise", 0.8, 8), ("equalise", 0.6, 3)),
@@ -84,22 +93,28 @@ _AUTO_POLICY = (
 
 @dataclass(frozen=True, slots=True)
 class ThreeAugment:
-    """One of grey, solarise and Gaussian blur, each as likely (DeiT III, thesis 6.2.2). Jitter and flip are apart."""
+    """One of grey, solarise and Gaussian blur, each as likely (DeiT III, thesis 6.2.2). Jitter and flip are apart.
+
+    With fewer parts it is one of those (thesis table 6.2).
+    """
 
     threshold: int = 128  # of solarise: values from it on are inverted
     radius: tuple[float, float] = (0.1, 2.0)  # of the blur
+    parts: tuple[AugmentPart, ...] = ("grey", "solarise", "blur")
 
     def __post_init__(self) -> None:
+        for part in self.parts or (None,):
+            check_choice("part of 3-Augment", part, get_args(AugmentPart))
         check_number("the threshold of solarise", self.threshold, low=0, high=256)
         check_range("the radius of the blur", self.radius)
 
     def __call__(self, pixels: Tensor, draws: Draws) -> Tensor:
-        which, radius = draws.integer(3), draws.uniform(*self.radius)
-        if which == 0:
+        part, radius = draws.choice(self.parts), draws.uniform(*self.radius)
+        if part == "grey":
             return colour.grey(pixels)
-        if which == 1:
+        if part == "solarise":
             return colour.solarise(pixels, self.threshold)
-        return colour.blur(pixels, radius)
+        return colour.blur(pixels, radius) if part == "blur" else pixels
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +139,7 @@ class RandAugment:
 
     def __call__(self, pixels: Tensor, draws: Draws) -> Tensor:
         for _ in range(self.num_operations):
-            name, is_applied = draws.choice(_RAND_OPERATIONS), draws.chance(self.probability)
+            name, is_applied = draws.choice(RAND_OPERATIONS), draws.chance(self.probability)
             level = min(10.0, max(0.0, draws.normal(self.magnitude, self.noise))) / 10
             size = (pixels.shape[1], pixels.shape[2])
             argument = interpret(name, level, draws, is_increasing=self.is_increasing, size=size)
@@ -144,7 +159,7 @@ class AutoAugment:
         check_interpolation(self.interpolation)
 
     def __call__(self, pixels: Tensor, draws: Draws) -> Tensor:
-        for name, probability, magnitude in draws.choice(_AUTO_POLICY):
+        for name, probability, magnitude in draws.choice(AUTO_POLICY):
             is_applied = draws.chance(probability)
             size = (pixels.shape[1], pixels.shape[2])
             argument = interpret(name, magnitude / 10, draws, is_increasing=False, size=size)
@@ -166,7 +181,7 @@ class TrivialAugment:
         check_interpolation(self.interpolation)
 
     def __call__(self, pixels: Tensor, draws: Draws) -> Tensor:
-        name = draws.choice(_TRIVIAL_OPERATIONS)
+        name = draws.choice(TRIVIAL_OPERATIONS)
         level = draws.integer(_NUM_TRIVIAL_LEVELS) / (_NUM_TRIVIAL_LEVELS - 1)
         argument = interpret_wide(name, level, draws)
         interpolation = choose_interpolation(self.interpolation, draws)
@@ -178,6 +193,8 @@ Policy = ThreeAugment | RandAugment | AutoAugment | TrivialAugment
 
 def make_policy(settings: AugmentationSettings) -> Policy | None:
     """The policy that the settings name."""
+    if isinstance(settings.policy, tuple):
+        return ThreeAugment(parts=settings.policy)
     if settings.policy == "rand":
         return RandAugment(settings.magnitude, settings.magnitude_noise)
     plain = {"three": ThreeAugment, "auto": AutoAugment, "trivial": TrivialAugment}

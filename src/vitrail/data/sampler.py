@@ -72,15 +72,16 @@ class Sampler:
             ("num_micro_batches", num_micro_batches),
             ("num_repeats", num_repeats),
         ):
-            if value < 1:
-                raise ValueError(f"{name} must be at least 1, not {value}")
+            least = 0 if name == "num_samples" and not is_training else 1
+            if value < least:
+                raise ValueError(f"{name} must be at least {least}, not {value}")
         if not is_training and (num_repeats > 1 or weights is not None):
             raise ValueError("an evaluation sees every sample once: repeats and weights are for training")
         for name, array in (("groups", groups), ("weights", weights)):
             if array is not None and np.shape(array) != (num_samples,):
                 raise ValueError(f"{name} must have one entry for each of the {num_samples} samples")
         self.num_samples = num_samples
-        self.batch_size = min(batch_size, num_samples)  # of all ranks together
+        self.batch_size = min(batch_size, max(1, num_samples))  # of all ranks together
         self.seed = seed
         self.ranks = ranks or Ranks()
         self.num_micro_batches = num_micro_batches
@@ -108,6 +109,8 @@ class Sampler:
     @property
     def num_batches(self) -> int:
         """Batches of an epoch that this rank gets: `num_micro_batches` a step, fewer only in an uneven last step."""
+        if self.num_samples == 0:
+            return 0
         left = self.num_samples - (self.num_steps - 1) * self.batch_size
         last = len(self._parts(min(left, self.batch_size)))
         return last if self.num_steps == 1 else (self.num_steps - 1) * len(self._parts(self.batch_size)) + last

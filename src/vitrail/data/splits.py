@@ -8,6 +8,7 @@ import numpy as np
 from vitrail.data.contract import Note
 
 SPLITS = ("train", "val", "test")
+AUTOMATIC = "automatic split"  # the note of a source whose val was taken from train
 ALIASES = {"training": "train", "valid": "val", "validation": "val", "dev": "val", "testing": "test"}
 
 
@@ -52,8 +53,10 @@ def complete(
     """The split of every sample, with a val taken from train where there is none, and a note that says so.
 
     `splits` holds the split of each sample, or is None where there are none yet: then all of it counts as train.
-    Samples without `labels` are split as those of one class are.
+    Samples without `labels` are split as those of one class are. With a `share` of 0 no val is taken.
     """
+    if share == 0:
+        return np.full(len(names), "train") if splits is None else splits, []
     labels = np.zeros(len(names), dtype=np.int64) if labels is None else labels
     if splits is None:
         given, splits = "splits", np.full(len(names), "train")
@@ -70,4 +73,4 @@ def complete(
     detail = f"no {given} given: {is_val.sum()} of {len(candidates)} images of train were set aside as val"
     if singles := int((sizes == 1).sum()):
         detail += f"; classes with a single image, which stays in train: {singles}"
-    return splits, [Note("automatic split", "train", detail, is_serious=False)]
+    return splits, [Note(AUTOMATIC, "train", detail, is_serious=False)]

@@ -164,6 +164,8 @@ def open_data(source: str, settings: Mapping[str, Any], trained: "Trained") -> "
         data = open_dataset(str(settings["data"]), split, val_share=share)
     elif recipe is None or recipe.data.spec is None:
         raise ValueError(f"{source} is no run that has data of its own: add data=SPEC")
+    elif not recipe.data.is_measured and canonical(split) == "val":
+        raise ValueError(f"{source} was trained without val (data.val=none): add data=SPEC")
     elif recipe.data.val is not None and canonical(split) == "val":
         data = open_dataset(recipe.data.val, split, val_share=share)
     else:

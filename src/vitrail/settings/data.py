@@ -1,6 +1,6 @@
 """What a run is trained on."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pydantic import Field, NonNegativeInt
 
@@ -10,17 +10,28 @@ if TYPE_CHECKING:
     from vitrail.data.contract import Dataset, Labels
 
 
+NO_VAL = "none"  # what `data.val` says where a run is not evaluated
+
+
+class OpenedSplits(NamedTuple):
+    """What a run is trained and evaluated on."""
+
+    train: "Dataset"
+    val: "Dataset"
+    is_held_out: bool  # whether val was taken from train, since there was none
+
+
 class DataSettings(Section):
     """Data to train and evaluate on."""
 
     spec: str | None = None
     """training data: a folder, a manifest, or the name of a data set; usually given on the command line"""
     val: str | None = None
-    """other data to evaluate on; null: the val split of the training data"""
+    """other data to evaluate on; null: the val split of the training data; none: no evaluations, all is trained on"""
     level: str | None = None
     """level of labels to learn, such as coarse, where the data has several; null: the first"""
     val_share: float = Field(default=0.1, gt=0.0, lt=1.0)
-    """share of the training images that is set aside for val where there is no val split"""
+    """share of the training images that is set aside for val where there is none"""
     quarantine: str | None = None
     """a quarantine.csv of `vitrail check`: the samples in it are left out"""
     max_broken: float = Field(default=0.05, ge=0.0, le=1.0)
@@ -30,13 +41,35 @@ class DataSettings(Section):
     workers: NonNegativeInt | None = None
     """processes that read and augment images; null: none on a CPU, else one a core, up to eight"""
 
+    @property
+    def is_measured(self) -> bool:
+        """Whether there is a val."""
+        return self.val != NO_VAL
+
     def open(self, *, labels: "Labels" = "required") -> "tuple[Dataset, Dataset]":
         """The training and the validation data, without the samples in quarantine."""
-        from vitrail.data.datasets import open_dataset
+        opened = self.open_splits(labels=labels)
+        return opened.train, opened.val
+
+    def open_splits(self, *, labels: "Labels" = "required") -> "OpenedSplits":
+        """The training and the validation data, which may be empty, and whether one was taken from the other."""
+        import numpy as np
+
+        from vitrail.data.datasets import open_dataset, open_source, open_split
+        from vitrail.data.splits import AUTOMATIC
+        from vitrail.data.stored import Subset
 
         if self.spec is None:
             raise ValueError("no data given: add data=FOLDER, or the name of a data set such as data=fashion")
-        train = open_dataset(self.spec, "train", val_share=self.val_share, exclude=self.quarantine, labels=labels)
-        # What is in quarantine is of the training data, so other data to evaluate on is whole.
-        spec, exclude = (self.spec, self.quarantine) if self.val is None else (self.val, None)
-        return train, open_dataset(spec, "val", val_share=self.val_share, exclude=exclude, labels=labels)
+        has_own = self.val in (None, self.spec)
+        source = open_source(self.spec, val_share=self.val_share if has_own else 0.0, labels=labels)
+        train = open_split(source, "train", exclude=self.quarantine)
+        if not self.is_measured:
+            val: Dataset = Subset(train, np.zeros(0, dtype=np.int64))
+            val.split = "val"
+        elif self.val is None or has_own:
+            val = open_split(source, "val", exclude=self.quarantine)
+        else:  # what is in quarantine is of the training data, so other data to evaluate on is whole
+            val = open_dataset(self.val, "val", val_share=self.val_share, labels=labels)
+        is_held_out = has_own and any(note.problem == AUTOMATIC for note in source.notes)
+        return OpenedSplits(train, val, is_held_out)

@@ -1,7 +1,7 @@
 """How training images are varied and mixed."""
 
 from collections.abc import Set
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 from pydantic import Field, NonNegativeFloat, PositiveInt, field_validator
 from pydantic_core import PydanticCustomError
@@ -11,6 +11,10 @@ from vitrail.settings.section import ImageSize, Section
 if TYPE_CHECKING:
     from vitrail.data.augment import Augmentation
     from vitrail.data.blend import Blend
+
+
+AugmentPart = Literal["grey", "solarise", "blur", "identity"]
+_SPELLINGS = {"gray": "grey", "grayscale": "grey", "greyscale": "grey", "solarize": "solarise"}
 
 
 class AugmentationSettings(Section):
@@ -30,8 +34,8 @@ class AugmentationSettings(Section):
     """probability of mirroring left to right"""
     vertical_flip: float = Field(default=0.0, ge=0.0, le=1.0)
     """probability of mirroring upside down"""
-    policy: Literal["three", "rand", "auto", "trivial"] | None = None
-    """policy of random operations; three: 3-Augment; rand: RandAugment; auto: AutoAugment; trivial: TrivialAugment"""
+    policy: Literal["three", "rand", "auto", "trivial"] | tuple[AugmentPart, ...] | None = None
+    """random operations: three (3-Augment), a list of its parts such as [grey, blur]; rand-, auto-, trivial-Augment"""
     magnitude: float = Field(default=9.0, ge=0.0, le=10.0)
     """strength of RandAugment's operations, from 0 to 10"""
     magnitude_noise: NonNegativeFloat = 0.5
@@ -48,6 +52,20 @@ class AugmentationSettings(Section):
         of_crops = {"resized": {"scale", "ratio"}, "evaluation": {"crop_ratio"}}
         of_crop = {name for crop, names in of_crops.items() for name in names if crop != self.crop}
         return of_crop | ({"magnitude", "magnitude_noise"} if self.policy != "rand" else set())
+
+    @field_validator("policy", mode="before")
+    @classmethod
+    def order_parts(cls, policy: object) -> object:
+        """A list of parts in one order and spelling, so that the same parts make the same pictures."""
+        if not isinstance(policy, (list, tuple)):
+            return policy
+        parts = [_SPELLINGS.get(part, part) if isinstance(part, str) else part for part in policy]
+        known = get_args(AugmentPart)
+        if not parts or any(part not in known for part in parts) or len(set(parts)) < len(parts):
+            raise PydanticCustomError(
+                "no_parts", "a list of parts has each of them once: grey, solarise, blur, identity"
+            )
+        return tuple(part for part in known if part in parts)
 
     @field_validator("scale", "ratio")
     @classmethod

@@ -273,11 +273,15 @@ class Task(ABC, Generic[B]):
         refused += [name for name in request.settings if name not in ("data", "device", "precision")]
         if refused:
             raise ValueError(f"a model of the task {request.recipe.task} is measured without {', '.join(refused)}")
-        recipe = change(request.recipe, {"data": request.settings["data"]} if "data" in request.settings else {})
+        recipe = change(
+            request.recipe, {"data": request.settings["data"], "data.val": None} if "data" in request.settings else {}
+        )
         device = choose_device(str(request.settings.get("device", "auto")))
         dtype = choose_precision(str(request.settings.get("precision", "auto")), device)
         task = cls(recipe, Site(device=device, dtype=dtype, seed=recipe.seed))
         data = task.open()
+        if data.num_val == 0:
+            raise ValueError(f"{request.source} was trained without val (data.val=none): add data=SPEC")
         model = request.trained.model.to(device)
         task.attach(model)
         loaders = task.make_loaders(num_parts=1, listing=None)

@@ -45,6 +45,8 @@ class Reporter(Protocol):
 
     def counting(self, name: str, *, total: int) -> AbstractContextManager[Callable[[int], object]]: ...
 
+    def say(self, text: str) -> None: ...
+
 
 class Alone:
     """A process that trains with no others."""
@@ -78,6 +80,9 @@ class Silence:
     def counting(self, name: str, *, total: int) -> AbstractContextManager[Callable[[int], object]]:
         """A function that counts for nobody."""
         return nullcontext(lambda count: None)
+
+    def say(self, text: str) -> None:
+        """Say nothing."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""ImageNet and two other ways to evaluate on it: ImageNet-V2 (Recht et al. 2019) and ReaL (Beyer et al. 2020)."""
+"""ImageNet-1k and 21k, and two other ways to evaluate: ImageNet-V2 (Recht et al. 2019) and ReaL (Beyer et al. 2020)."""
 
 import functools
 import os
@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from vitrail.data.contract import Dataset, Level, Note, Source
+from vitrail.data.sources.folder import open_folder
 from vitrail.data.sources.official import ReportedSource, first_line, hold_out
 from vitrail.data.stored import FileDataset, OpenedSource
 from vitrail.storage import read_json
@@ -18,6 +19,7 @@ NUM_VALIDATION_IMAGES = 50_000
 _ARCHIVES = {"train": "ILSVRC2012_img_train.tar", "val": "ILSVRC2012_img_val.tar"}
 _DEVKIT = "ILSVRC2012_devkit_t12.tar.gz"
 _VALIDATION_FILE = re.compile(r"ILSVRC2012_val_(\d{8})\.jpe?g", re.IGNORECASE)
+_WNID = re.compile(r"n\d{8}")
 _EXTENSIONS = (".jpeg", ".jpg", ".png")
 _VERSION_2_FOLDER = "imagenetv2-matched-frequency-format-val"  # as its archive unpacks
 
@@ -52,6 +54,24 @@ def open_imagenet(root: Path, *, download: bool = False, val_share: float = 0.1,
         parts, more = hold_out(train, train.paths, share=val_share, seed=seed)
         notes += more
     return OpenedSource(parts, notes=notes)
+
+
+def open_imagenet21k(root: Path, *, val_share: float = 0.1, seed: int = 0) -> Source:
+    """ImageNet-21k: `<wnid>/` in `root`, or in `train/` and `val/` there; its classes are the ids with images, sorted.
+
+    The release of 2011 has 21,841 classes, that of 2021 19,167; neither has a val. Where there is no folder `val`, a
+    `val_share` of each class is set aside, chosen by `seed` and a hash of the file's name, and a note says so: DeiT III
+    was measured on a val of the authors' own, which is not published.
+    """
+    if not root.is_dir():
+        raise ValueError(f"imagenet21k is not in {root}: unpack the archive of each class there, into <wnid>/")
+    source = open_folder(root, name="imagenet21k", val_share=val_share, seed=seed)
+    others = [name for name in source.open(source.splits[0]).level().classes if not _WNID.fullmatch(name)]
+    if others:
+        raise ValueError(
+            f"{root}: the folders of imagenet21k are WordNet ids such as n01440764, and {others[0]} is none"
+        )
+    return source
 
 
 def open_imagenet_v2(root: Path) -> Source:

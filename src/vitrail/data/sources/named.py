@@ -2,7 +2,7 @@
 
 import importlib.util
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from vitrail.data.contract import Dataset, Level, Source
 from vitrail.data.sources.cifar import COARSE_CLASSES
-from vitrail.data.sources.imagenet import open_imagenet, open_imagenet_real, open_imagenet_v2
+from vitrail.data.sources.imagenet import open_imagenet, open_imagenet21k, open_imagenet_real, open_imagenet_v2
 from vitrail.data.sources.inaturalist import open_inaturalist
 from vitrail.data.sources.official import ReportedSource, first_line
 from vitrail.data.stored import ArrayDataset, FileDataset, OpenedSource
@@ -27,22 +27,36 @@ def default_root() -> Path:
     return Path(given).expanduser() if given else Path.home() / ".cache" / "vitrail" / "data"
 
 
-def open_named(name: str, root: Path | None, *, download: bool, val_share: float = 0.1, seed: int = 0) -> Source:
+def open_named(
+    name: str,
+    root: Path | None,
+    *,
+    download: bool,
+    val_share: float = 0.1,
+    seed: int = 0,
+    protocol: str = "paper",
+) -> Source:
     """One of the data sets of `names.NAMED`, kept in `root`.
 
     Without a root it is looked for in `default_root()`: those of torchvision in torchvision's own folders there,
     ImageNet and iNaturalist in a folder of their name.
 
-    Splits are the official ones. CIFAR, Fashion-MNIST, Food-101 and Stanford Cars have no official val, and papers
-    report their test: that test split is `val` here (and `test` opens it as well). Only where ImageNet or iNaturalist
-    lie there without their val is a `val_share` of train set aside, decided by `seed`.
+    Splits are those of the papers (thesis tables 2.3, 3.6, 5.4 and 6.10). CIFAR, Fashion-MNIST, Food-101 and Stanford
+    Cars have no official val, and papers report their test: that test split is `val` here (and `test` opens it as
+    well). Of Flowers-102 the papers train on the official train and val together and report the test; with the
+    `protocol` "official" its three splits stay apart. Only where ImageNet or iNaturalist lie there without their val is
+    a `val_share` of train set aside, decided by `seed`.
     """
+    if protocol != "paper" and (name, protocol) != ("flowers102", "official"):
+        raise ValueError(f"{name} has no protocol {protocol!r}: only flowers102 has two, paper and official")
     root = root.expanduser() if root else None
     if name in _READERS:
-        return _open_with_torchvision(name, root or default_root(), download=download)
+        return _open_with_torchvision(name, root or default_root(), download=download, protocol=protocol)
     place = root or default_root() / ("imagenet" if name == "imagenet_real" else name)
     if name == "imagenet":
         return open_imagenet(place, download=download, val_share=val_share, seed=seed)
+    if name == "imagenet21k":
+        return open_imagenet21k(place, val_share=val_share, seed=seed)
     if name == "imagenet_v2":
         return open_imagenet_v2(place)
     if name == "imagenet_real":
@@ -52,7 +66,7 @@ def open_named(name: str, root: Path | None, *, download: bool, val_share: float
     raise ValueError(f"no data set is called {name!r}")
 
 
-def _open_with_torchvision(name: str, root: Path, *, download: bool) -> Source:
+def _open_with_torchvision(name: str, root: Path, *, download: bool, protocol: str) -> Source:
     if name in _NEEDS_SCIPY and importlib.util.find_spec("scipy") is None:
         raise ValueError(f"the labels of {name} are MATLAB files, which scipy reads: pip install 'vitrail[scipy]'")
     if name == "stanford_cars":
@@ -60,8 +74,9 @@ def _open_with_torchvision(name: str, root: Path, *, download: bool) -> Source:
         download = False
     else:
         how = "get it with download=True (on the command line --download)"
+    reader = _read_official_flowers if protocol == "official" else _READERS[name]
     try:
-        return _READERS[name](name, root, download)
+        return reader(name, root, download)
     except (RuntimeError, FileNotFoundError) as error:
         if download:
             raise ValueError(f"{name} could not be downloaded to {root}: {first_line(error)}") from error
@@ -95,35 +110,45 @@ def _coarse(fine: Level) -> Level:
 def _read_flowers(name: str, root: Path, download: bool) -> Source:
     from torchvision.datasets import Flowers102
 
-    official = {"train": "train", "val": "val", "test": "test"}
+    official = {"train": ("train", "val"), "val": ("test",)}
+    return ReportedSource(_read_files(name, root, download, reader=Flowers102, official=official))
+
+
+def _read_official_flowers(name: str, root: Path, download: bool) -> Source:
+    from torchvision.datasets import Flowers102
+
+    official = {"train": ("train",), "val": ("val",), "test": ("test",)}
     return OpenedSource(_read_files(name, root, download, reader=Flowers102, official=official))
 
 
 def _read_food(name: str, root: Path, download: bool) -> Source:
     from torchvision.datasets import Food101
 
-    official = {"train": "train", "val": "test"}
+    official = {"train": ("train",), "val": ("test",)}
     return ReportedSource(_read_files(name, root, download, reader=Food101, official=official))
 
 
 def _read_cars(name: str, root: Path, download: bool) -> Source:
     from torchvision.datasets import StanfordCars
 
-    official = {"train": "train", "val": "test"}
+    official = {"train": ("train",), "val": ("test",)}
     return ReportedSource(_read_files(name, root, download, reader=StanfordCars, official=official))
 
 
 def _read_files(
-    name: str, root: Path, download: bool, *, reader: Callable[..., Any], official: Mapping[str, str]
+    name: str, root: Path, download: bool, *, reader: Callable[..., Any], official: Mapping[str, Sequence[str]]
 ) -> list[Dataset]:
-    """The splits of a torchvision data set of files. Its loader is asked for the path, so nothing is decoded."""
+    """The splits of a torchvision data set of files, each of one or more official ones, one behind the other.
+
+    Its loader is asked for the path, so nothing is decoded.
+    """
     parts: list[Dataset] = []
-    for split, official_split in official.items():
-        stored = reader(root, split=official_split, download=download, loader=os.fspath)
-        samples = [stored[index] for index in range(len(stored))]
+    for split, joined in official.items():
+        stored = [reader(root, split=one, download=download, loader=os.fspath) for one in joined]
+        samples = [one[index] for one in stored for index in range(len(one))]
         paths = [Path(path).relative_to(root).as_posix() for path, _ in samples]
         labels = np.array([label for _, label in samples], dtype=np.int64)
-        levels = {"label": Level(tuple(stored.classes), labels)}
+        levels = {"label": Level(tuple(stored[0].classes), labels)}
         parts.append(FileDataset(name=name, split=split, root=root, paths=paths, levels=levels))
     return parts
 

@@ -10,6 +10,7 @@ NAMED: tuple[str, ...] = (
     "imagenet",
     "imagenet_v2",
     "imagenet_real",
+    "imagenet21k",
     "inaturalist2018",
     "inaturalist2019",
 )

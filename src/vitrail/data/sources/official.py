@@ -19,8 +19,10 @@ class ReportedSource(OpenedSource):
 def hold_out(train: Dataset, names: Sequence[str], *, share: float, seed: int) -> tuple[list[Dataset], list[Note]]:
     """A train and a val made of `train`, the same on every machine, and the note that says so.
 
-    `names` holds a name for each sample that does not depend on where the data lies.
+    `names` holds a name for each sample that does not depend on where the data lies. With a share of 0 there is no val.
     """
+    if share == 0:
+        return [train], []
     labels = train.level().labels
     splits, notes = complete(np.full(len(train), "train"), names=names, labels=labels, share=share, seed=seed)
     parts: list[Dataset] = []

@@ -20,7 +20,7 @@ from vitrail.tasks.contract import (
 )
 from vitrail.tasks.images.image_task import require_classes
 from vitrail.tasks.images.initial_weights import make_backbone
-from vitrail.tasks.images.labelled_data import LabelledData, check_several_classes, count_labels, open_labelled
+from vitrail.tasks.images.labelled_data import LabelledData, check_several_classes, count_labels
 
 
 class Classify(ClassTask):
@@ -37,7 +37,7 @@ class Classify(ClassTask):
 
     def open(self) -> LabelledData:
         """Images of at least two classes."""
-        self.data = open_labelled(self.recipe.data)
+        self.data = self.open_data()
         check_several_classes(self.data)
         return self.data
 

@@ -2,6 +2,7 @@
 
 import logging
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -104,6 +105,10 @@ def _find(data: LabelledData, recipe: ClusterFitRecipe, *, site: Site) -> dict[s
     )
     parts: list[Embeddings] = []
     for part in (data.train, data.val):
+        if len(part) == 0:  # data.val=none
+            train = parts[0]
+            parts.append(replace(train, vectors=train.vectors[:0], indices=train.indices[:0]))
+            continue
         with site.reporter.counting(f"features of {part.split}", total=len(part)) as advance:
             parts.append(embed(extraction, part, advance=advance))
     train, val = parts

@@ -6,7 +6,7 @@ from vitrail.settings.recipe import Recipe
 from vitrail.tasks.classify.task import Classify
 from vitrail.tasks.clusterfit.clustering import cluster_data
 from vitrail.tasks.clusterfit.settings import ClusterFitRecipe
-from vitrail.tasks.images.labelled_data import LabelledData, open_labelled
+from vitrail.tasks.images.labelled_data import LabelledData
 
 
 class ClusterFit(Classify):
@@ -28,5 +28,5 @@ class ClusterFit(Classify):
     def open(self) -> LabelledData:
         """Images, whatever their labels are, with their clusters."""
         self.check()
-        self.data = cluster_data(open_labelled(self.recipe.data), self.recipe, site=self.site)
+        self.data = cluster_data(self.open_data(), self.recipe, site=self.site)
         return self.data

@@ -23,7 +23,7 @@ from vitrail.tasks.embed.settings import EmbedRecipe
 from vitrail.tasks.embed.target_network import TargetNetwork
 from vitrail.tasks.images.image_task import require_classes
 from vitrail.tasks.images.initial_weights import make_backbone
-from vitrail.tasks.images.labelled_data import LabelledData, check_several_classes, open_labelled
+from vitrail.tasks.images.labelled_data import LabelledData, check_several_classes
 
 
 class Embed(ClassTask):
@@ -62,7 +62,7 @@ class Embed(ClassTask):
     def open(self) -> LabelledData:
         """Open images of one label each; of one class in all where images themselves are told apart."""
         self.check()
-        self.data = open_labelled(self.recipe.data)
+        self.data = self.open_data()
         if not self.recipe.embedding.compares_views:
             check_several_classes(self.data)
         if self.data.labels.is_multiple:

@@ -21,7 +21,7 @@ from vitrail.models.contract import Model
 from vitrail.settings.image_recipe import ImageRecipe
 from vitrail.tasks.contract import Initial, Loaders, StepContext, Task
 from vitrail.tasks.images.initial_weights import load_initial
-from vitrail.tasks.images.labelled_data import LabelledData, balanced_weights
+from vitrail.tasks.images.labelled_data import LabelledData, balanced_weights, open_labelled
 from vitrail.tasks.site import Site
 
 _LARGEST_VAL_BATCH = 64  # of a process, unless the recipe says it
@@ -47,6 +47,13 @@ class ImageTask(Task[ImageBatch]):
     def fixed_views(self) -> int | None:
         """How many views an image has in all, each the same whenever it is seen; None: ever new ones."""
         return None
+
+    def open_data(self) -> LabelledData:
+        """The labelled images of the recipe; what was done about a missing val is said once a run."""
+        data = open_labelled(self.recipe.data)
+        if (remark := data.remark()) and self.site.stage == 0:
+            self.site.reporter.say(remark)
+        return data
 
     def load_initial(self, model: Model, source: str | Initial, *, description: Mapping[str, Any]) -> None:
         """Weights to start from; those of a classifier for other classes are left out."""

@@ -18,6 +18,7 @@ class LabelledData:
     level: str  # the name of the labels that are trained on
     coarse: str | None  # the name of coarser labels, if there are any
     coarse_of: tuple[int, ...] | None  # the coarse class of each class
+    is_held_out: bool = False  # whether val was taken from train, since there was none
 
     @property
     def num_train(self) -> int:
@@ -43,6 +44,18 @@ class LabelledData:
         """Where a training image is."""
         return self.train.locate(index)
 
+    def remark(self) -> str | None:
+        """One line where the data did not say by itself what is trained on."""
+        if self.num_val == 0:
+            return f"data.val=none: all {self.num_train:,} images of train are trained on, and nothing is evaluated"
+        if not self.is_held_out:
+            return None
+        num_all = self.num_train + self.num_val
+        return (
+            f"{self.train.name} has no val: {self.num_val:,} of {num_all:,} images are held out of training to "
+            "evaluate on (data.val_share); data.val=SPEC evaluates on others, data.val=none trains on all"
+        )
+
     def describe(self) -> dict[str, Any]:
         """The classes, for task.json."""
         coarse = None
@@ -60,14 +73,14 @@ class LabelledData:
 
 def open_labelled(settings: DataSettings) -> LabelledData:
     """Both splits, without the samples in quarantine."""
-    train, val = settings.open()
+    train, val, is_held_out = settings.open_splits()
     level = settings.level or next(iter(train.levels))
     if val.level(level).classes != train.level(level).classes:
         raise ValueError(
             f"the classes of {val.name} ({settings.val}) are not those of {train.name}: they must be the same"
         )
     coarse, coarse_of = find_coarse(train, level)
-    return LabelledData(train, val, level, coarse, coarse_of)
+    return LabelledData(train, val, level, coarse, coarse_of, is_held_out)
 
 
 def check_several_classes(data: LabelledData) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from vitrail.data.contract import Batch
-from vitrail.data.draws import Draws
+from vitrail.data.draws import Draws, seed_of_stage
 from vitrail.data.sampler import count_parts
 from vitrail.evaluation.predict import autocast
 from vitrail.settings.recipe import Recipe
@@ -49,8 +49,7 @@ class Stage:
         self.recipe, self.number, self.around = recipe, number, around
         self.folder, self.world, self.progress = around.folder, around.world, around.progress
         self.device, self.dtype = around.device, around.dtype
-        # A later stage has its own random choices.
-        self.seed = recipe.seed if number == 0 else Draws(recipe.seed, number, "stage").integer(2**31)
+        self.seed = seed_of_stage(recipe.seed, number)
         self.task = self._make_task()
         self.data: TaskData = self.task.open()
         self.step = 0
@@ -128,7 +127,8 @@ class Stage:
             total_steps=self.total_steps,
         )
         self.objective = self.task.make_objective(total_steps=self.total_steps)
-        self.evaluators = self.task.make_evaluators(self.objective, self.loaders)
+        # Without a val nothing is measured, and no weights are the best.
+        self.evaluators = self.task.make_evaluators(self.objective, self.loaders) if self.data.num_val else ()
         self.exchange = Exchange(self.world)
         if state is not None:
             self._restore(state)
@@ -314,6 +314,8 @@ class Stage:
             if self.step == self.total_steps:
                 self.task.finish(self.objective, self.loaders)
             results = {name: value for evaluator in self.evaluators for name, value in evaluator.measure(self.model)}
+        if not self.evaluators:
+            return
         value = results[self.measure.key]
         if self.measure.is_better(value, self.best_value):
             self.best_value, self.best_epoch = value, self.epoch

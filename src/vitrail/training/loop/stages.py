@@ -50,6 +50,8 @@ def train(recipe: Recipe, folder: RunFolder, *, world: World, device: torch.devi
         )
         for number in range(first, recipe.num_stages):  # what is wrong shows before days of training
             part = stage_of(recipe, number)
+            if part.regularisation.early_stop is not None and not part.data.is_measured:
+                raise ValueError("regularisation.early_stop needs evaluations, and data.val=none has none: drop one")
             find_task(part.task)(part, Site()).check()
         for number in range(first, recipe.num_stages):
             stage = Stage(stage_of(recipe, number), number=number, around=around)
