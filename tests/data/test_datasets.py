@@ -13,6 +13,7 @@ from vitrail.data.datasets import KINDS, open_dataset, open_source
 from vitrail.data.exclusion import leave_out
 from vitrail.data.sources.names import NAMED
 from vitrail.data.stored import ArrayDataset, OpenedSource
+from vitrail.settings.data import DataSettings
 
 
 def fill(root: Path, *paths: str) -> Path:
@@ -337,3 +338,11 @@ def test_a_data_set_may_be_opened_without_labels(tmp_path: Path, pets: Path) -> 
     listing.write_text(f"path\n{flat / '3.jpg'}\n")
     parts = [open_dataset(flat, split, labels="ignored", exclude=listing) for split in ("train", "val")]
     assert sum(map(len, parts)) == 19
+
+
+def test_other_data_to_evaluate_on_is_taken_whole(tmp_path: Path, pets: Path) -> None:
+    fill(tmp_path / "train", *(f"{name}/{number}.jpg" for name in ("cat", "dog") for number in range(6)))
+    fill(tmp_path / "other", *(f"{name}/{number}.jpg" for name in ("cat", "dog") for number in range(5)))
+    train, val = DataSettings(spec=str(tmp_path / "train"), val=str(tmp_path / "other")).open()
+    assert (len(train), len(val), val.split) == (12, 10, "val")
+    assert len(DataSettings(spec=str(tmp_path / "train"), val=str(pets)).open()[1]) == 6

@@ -87,5 +87,5 @@ def test_with_other_data_to_evaluate_on_all_of_the_training_data_is_trained_on(c
     train, val = DataSettings(spec=str(colours), val=str(colours)).open()
     assert (len(train), len(val)) == (36, 4)
     train, val = DataSettings(spec=str(colours), val=f"{colours}/.").open()
-    assert (len(train), len(val)) == (40, 4)
+    assert (len(train), len(val)) == (40, 40)
     assert len(open_dataset(colours, "train", val_share=0.0)) == 40

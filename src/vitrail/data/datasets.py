@@ -94,6 +94,16 @@ def open_dataset(
     return open_split(source, split, exclude=exclude)
 
 
+def open_whole_val(spec: str | Path, *, labels: Labels = "required") -> Dataset:
+    """The val of data that is there to evaluate on; all of it where it has no splits."""
+    source = open_source(spec, val_share=0.0, labels=labels)
+    if len(source.splits) > 1:
+        return open_split(source, "val")
+    dataset = source.open(source.splits[0])
+    dataset.split = "val"
+    return dataset
+
+
 def open_split(source: Source, split: str, *, exclude: str | Path | None = None) -> Dataset:
     """One split of a source, by any of its names, without the samples that `exclude` lists."""
     known = {canonical(name): name for name in source.splits} | dict(source.aliases)

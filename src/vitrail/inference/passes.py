@@ -154,7 +154,7 @@ def open_data(source: str, settings: Mapping[str, Any], trained: "Trained") -> "
     """The data asked for, or the run's own, and the name of the labels that count."""
     from pathlib import Path
 
-    from vitrail.data.datasets import open_dataset
+    from vitrail.data.datasets import open_dataset, open_whole_val
     from vitrail.data.splits import canonical
 
     recipe = find_recipe(source)
@@ -167,7 +167,7 @@ def open_data(source: str, settings: Mapping[str, Any], trained: "Trained") -> "
     elif not recipe.data.is_measured and canonical(split) == "val":
         raise ValueError(f"{source} was trained without val (data.val=none): add data=SPEC")
     elif recipe.data.val is not None and canonical(split) == "val":
-        data = open_dataset(recipe.data.val, split, val_share=share)
+        data = open_whole_val(recipe.data.val)
     else:
         exclude = Path(recipe.data.quarantine) if recipe.data.quarantine else None
         data = open_dataset(recipe.data.spec, split, val_share=share, exclude=exclude)

@@ -55,7 +55,7 @@ class DataSettings(Section):
         """The training and the validation data, which may be empty, and whether one was taken from the other."""
         import numpy as np
 
-        from vitrail.data.datasets import open_dataset, open_source, open_split
+        from vitrail.data.datasets import open_source, open_split, open_whole_val
         from vitrail.data.splits import AUTOMATIC
         from vitrail.data.stored import Subset
 
@@ -70,6 +70,6 @@ class DataSettings(Section):
         elif self.val is None or has_own:
             val = open_split(source, "val", exclude=self.quarantine)
         else:  # what is in quarantine is of the training data, so other data to evaluate on is whole
-            val = open_dataset(self.val, "val", val_share=self.val_share, labels=labels)
+            val = open_whole_val(self.val, labels=labels)
         is_held_out = has_own and any(note.problem == AUTOMATIC for note in source.notes)
         return OpenedSplits(train, val, is_held_out)
