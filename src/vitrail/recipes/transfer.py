@@ -17,11 +17,12 @@ PER_DATA_SET = {
 
 
 def transfer(data: str) -> Recipe:
-    """CaiT-S36, pre-trained on ImageNet-1k, fine-tuned on another data set at 224 pixels.
+    """CaiT-S36, or another model with model=NAME, fine-tuned on another data set at 224 pixels.
 
     Command: vitrail train transfer_cifar100 data=cifar100:ROOT out=runs/transfer_cifar100 init=runs/cait_s36
     Cost: not published.
-    Published: {rows}; on Flowers with the official train and val together.
+    Published: {rows}; on Flowers with the official train and val together. With model=NAME init=WEIGHTS other models:
+        docs/catalogue.md lists their figures.
     Ours: not run.
     """
     divisor, epochs = PER_DATA_SET[data]
@@ -36,6 +37,7 @@ def transfer(data: str) -> Recipe:
             # Silent about it: the cosine must not end above its highest rate.
             "schedule.warmup_lr": 0.0,
             "schedule.min_lr": 0.0,
+            "regularisation.drop_path": None,  # that of the model, as in its training
             "evaluation.crop_ratio": 0.875,  # table 3.19
         },
     )
