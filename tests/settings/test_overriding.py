@@ -2,6 +2,7 @@
 
 import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,7 @@ def test_another_model_does_not_get_the_settings_of_the_recipes(caplog: pytest.L
     assert caplog.messages == [SAID]
     assert changed.regularisation.drop_path is None
     # Without them the model is the catalogue's: linear stochastic depth, no LayerScale.
-    config = vitrail.create_model("deit_base", depth=1, dim=12, num_heads=1, **changed.model.settings).config
+    config: Any = vitrail.create_model("deit_base", depth=1, dim=12, num_heads=1, **changed.model.settings).config
     assert (config.drop_path_schedule, config.layer_scale, config.drop_path) == ("linear", None, 0.1)
 
 

@@ -24,8 +24,8 @@ def override(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
     before = recipe.model
     if before.init is not None and _INIT not in said:
         raise ValueError(
-            f"{recipe.name} starts from {before.init}, weights of {before.name}: give those of {name} with init=WEIGHTS,"
-            " or init=null to start from none"
+            f"{recipe.name} starts from {before.init}, weights of {before.name}: give those of {name} with "
+            "init=WEIGHTS, or init=null to start from none"
         )
     dropped = {**before.settings, **_in_stages(recipe)}
     stages = tuple({key: value for key, value in stage.items() if not _is_setting(key)} for stage in recipe.stages)

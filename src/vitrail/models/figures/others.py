@@ -22,7 +22,7 @@ OTHERS: dict[str, Figures] = {
         ),
         contradictions=("ResNet strikes back prints 79.8 top-1 for A2, the thesis 79.9.",),
     ),
-    "timm/regnety_160": Figures(
+    "timm/regnety_160.deit_in1k": Figures(
         source="thesis table 3.5",
         parameters="84",
         results=(Result(224, "ImageNet-1k, DeiT's augmentation", 82.9, 88.1, 72.4, "thesis tables 3.2 and 3.5"),),
