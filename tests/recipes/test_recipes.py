@@ -123,9 +123,9 @@ def test_the_command_of_the_docstring_trains_a_recipe_of_the_same_function(name:
 @pytest.mark.parametrize("name", RECIPES)
 def test_fine_tuning_starts_from_a_run_that_another_recipe_makes(name: str) -> None:
     recipe = get_recipe(name)
-    if recipe.model.init is None:
+    if recipe.model.source is None:
         return
-    earlier = get_recipe(recipe.model.init.removeprefix("runs/"))
+    earlier = get_recipe(recipe.model.source.removeprefix("runs/"))
     assert earlier.model.name == recipe.model.name
 
 
@@ -249,7 +249,7 @@ def test_800_epochs_add_005_of_drop_path_every_200_epochs_and_weight_decay(short
         *(("large", 128, 400, 83.9), ("large", 160, 400, 84.4), ("large", 192, 400, 84.5)),
         *(("large", 128, 800, 84.5), ("large", 160, 800, 84.7), ("large", 192, 800, 84.9)),
         *(("huge", 126, 400, 84.7), ("huge", 154, 400, 85.1), ("huge", 182, 400, 85.1)),
-        *(("huge", 126, 800, 85.1), ("huge", 154, 800, 85.2)),
+        *(("huge", 126, 800, 85.1), ("huge", 154, 800, 85.2), ("huge", 182, 800, 85.1)),
         *(("h52", 126, 400, 84.9), ("h26x2", 126, 400, 84.9)),
     ],
 )

@@ -61,6 +61,18 @@ RECIPES: Mapping[str, Entry] = {
     "deit_base_distilled_1000": Entry(deit.deit_distilled, ("base", "1000")),
     "deit_base_distilled_384": Entry(deit.deit_base_distilled_384),
     "deit_base_distilled_1000_384": Entry(deit.deit_base_distilled_384, ("1000",)),
+    "deit_regnety_040": Entry(deit.deit_regnet, ("040",)),
+    "deit_regnety_080": Entry(deit.deit_regnet, ("080",)),
+    "deit_regnety_120": Entry(deit.deit_regnet, ("120",)),
+    "deit_regnety_160": Entry(deit.deit_regnet, ("160",)),
+    "deit_s12_layer_scale": Entry(deit.deit_layer_scale, ("12",)),
+    "deit_s18_layer_scale": Entry(deit.deit_layer_scale, ("18",)),
+    "deit_s24_layer_scale": Entry(deit.deit_layer_scale, ("24",)),
+    "deit_s36_layer_scale": Entry(deit.deit_layer_scale, ("36",)),
+    "deit_s12_layer_scale_fixed": Entry(deit.deit_layer_scale_fixed, ("12",)),
+    "deit_s18_layer_scale_fixed": Entry(deit.deit_layer_scale_fixed, ("18",)),
+    "deit_s24_layer_scale_fixed": Entry(deit.deit_layer_scale_fixed, ("24",)),
+    "deit_s36_layer_scale_fixed": Entry(deit.deit_layer_scale_fixed, ("36",)),
     # CaiT
     "cait_xxs24": Entry(cait.cait, ("xxs24",)),
     "cait_xxs36": Entry(cait.cait, ("xxs36",)),
@@ -113,6 +125,15 @@ RECIPES: Mapping[str, Entry] = {
     "resmlp_s12_distilled": Entry(resmlp.resmlp_distilled, ("s12",)),
     "resmlp_s24_distilled": Entry(resmlp.resmlp_distilled, ("s24",)),
     "resmlp_b24_p8_distilled": Entry(resmlp.resmlp_distilled, ("b24_p8",)),
+    "resmlp_b24_p8_21k": Entry(resmlp.resmlp_21k),
+    "resmlp_b24_p8_21k_to_1k": Entry(resmlp.resmlp_21k_to_1k),
+    "resmlp_s12_layer_norm": Entry(resmlp.resmlp_variant, ("layer_norm",)),
+    "resmlp_s12_class_mlp": Entry(resmlp.resmlp_variant, ("class_mlp",)),
+    "resmlp_s12_none": Entry(resmlp.resmlp_variant, ("none",)),
+    "resmlp_s12_mlp": Entry(resmlp.resmlp_variant, ("mlp",)),
+    "resmlp_s12_conv": Entry(resmlp.resmlp_variant, ("conv",)),
+    "resmlp_s12_depthwise": Entry(resmlp.resmlp_variant, ("depthwise",)),
+    "resmlp_s12_separable": Entry(resmlp.resmlp_variant, ("separable",)),
     # PatchConvNet
     "patchconvnet_s20": Entry(patchconvnet.patchconvnet, ("s20",)),
     "patchconvnet_s36": Entry(patchconvnet.patchconvnet, ("s36",)),
@@ -140,6 +161,49 @@ RECIPES: Mapping[str, Entry] = {
     "patchconvnet_b120_21k_to_1k_384": Entry(patchconvnet.patchconvnet_21k_to_1k_384, ("b120",)),
     "patchconvnet_l60_21k_to_1k_384": Entry(patchconvnet.patchconvnet_21k_to_1k_384, ("l60",)),
     "patchconvnet_l120_21k_to_1k_384": Entry(patchconvnet.patchconvnet_21k_to_1k_384, ("l120",)),
+    "patchconvnet_s60_21k_to_1k_288": Entry(
+        patchconvnet.patchconvnet_21k_chain,
+        (
+            "s60",
+            "288",
+        ),
+    ),
+    "patchconvnet_b60_21k_to_1k_288": Entry(
+        patchconvnet.patchconvnet_21k_chain,
+        (
+            "b60",
+            "288",
+        ),
+    ),
+    "patchconvnet_b120_21k_to_1k_288": Entry(
+        patchconvnet.patchconvnet_21k_chain,
+        (
+            "b120",
+            "288",
+        ),
+    ),
+    "patchconvnet_l60_21k_to_1k_288": Entry(
+        patchconvnet.patchconvnet_21k_chain,
+        (
+            "l60",
+            "288",
+        ),
+    ),
+    "patchconvnet_l120_21k_to_1k_288": Entry(
+        patchconvnet.patchconvnet_21k_chain,
+        (
+            "l120",
+            "288",
+        ),
+    ),
+    "patchconvnet_s60_21k_to_1k_512": Entry(
+        patchconvnet.patchconvnet_21k_chain,
+        (
+            "s60",
+            "512",
+        ),
+    ),
+    "patchconvnet_s60_per_class": Entry(patchconvnet.patchconvnet_per_class),
     # ResNet
     "a1": Entry(resnet.a1),
     "a2": Entry(resnet.a2),
@@ -181,6 +245,7 @@ RECIPES: Mapping[str, Entry] = {
     "deit3_small_800": Entry(deit3.deit3_800, ("small",)),
     "deit3_base_800": Entry(deit3.deit3_800, ("base",)),
     "deit3_large_800": Entry(deit3.deit3_800, ("large",)),
+    "deit3_huge_800": Entry(deit3.deit3_800, ("huge",)),
     "deit3_base_128_400": Entry(deit3.deit3_low, ("base", "128", "400")),
     "deit3_base_160_400": Entry(deit3.deit3_low, ("base", "160", "400")),
     "deit3_base_192_400": Entry(deit3.deit3_low, ("base", "192", "400")),
@@ -198,6 +263,14 @@ RECIPES: Mapping[str, Entry] = {
     "deit3_huge_182_400": Entry(deit3.deit3_low, ("huge", "182", "400")),
     "deit3_huge_126_800": Entry(deit3.deit3_low, ("huge", "126", "800")),
     "deit3_huge_154_800": Entry(deit3.deit3_low, ("huge", "154", "800")),
+    "deit3_huge_182_800": Entry(
+        deit3.deit3_low,
+        (
+            "huge",
+            "182",
+            "800",
+        ),
+    ),
     "deit3_h52_126_400": Entry(deit3.deit3_billion, ("h52",)),
     "deit3_h26x2_126_400": Entry(deit3.deit3_billion, ("h26x2",)),
     "deit3_small_384": Entry(deit3.deit3_384, ("small",)),
@@ -230,6 +303,12 @@ RECIPES: Mapping[str, Entry] = {
     "transfer_inat18": Entry(transfer.transfer, ("inat18",)),
     "transfer_inat19": Entry(transfer.transfer, ("inat19",)),
     "transfer_resnet": Entry(transfer.transfer_resnet),
+    "transfer_grafit": Entry(transfer.transfer_grafit),
+    "transfer_grafit_384_flowers": Entry(transfer.transfer_grafit_384, ("flowers",)),
+    "transfer_grafit_384_cars": Entry(transfer.transfer_grafit_384, ("cars",)),
+    "transfer_grafit_384_food101": Entry(transfer.transfer_grafit_384, ("food101",)),
+    "transfer_grafit_384_inat18": Entry(transfer.transfer_grafit_384, ("inat18",)),
+    "transfer_grafit_384_inat19": Entry(transfer.transfer_grafit_384, ("inat19",)),
     # Grafit; on CIFAR-100 with _cifar100
     "grafit_baseline": Entry(grafit.baseline),
     "grafit_baseline_cifar100": Entry(grafit.baseline, ("cifar100",)),
@@ -245,6 +324,8 @@ RECIPES: Mapping[str, Entry] = {
     "grafit_cifar100": Entry(grafit.grafit, ("cifar100",)),
     "grafit_unsupervised": Entry(grafit.unsupervised),
     "grafit_unsupervised_cifar100": Entry(grafit.unsupervised, ("cifar100",)),
+    "grafit_1k_resnet50": Entry(grafit.pretraining, ("resnet50",)),
+    "grafit_1k_regnety_080": Entry(grafit.pretraining, ("regnety_080",)),
     "fine_tune_grafit": Entry(grafit.fine_tune_grafit),
 }
 

@@ -31,7 +31,8 @@ LOW_CURVES = {
     "huge_154_800": "deit3_huge_160_800",
 }
 # Fine-tuning at another resolution (6.3.6): chapter 3's, with these values; erasing as in the published commands. The
-# lowest rate of the cosine, chapter 3's 1e-5, is its highest too.
+# lowest rate of the cosine, chapter 3's 1e-5, is its highest too. One published command names colour jitter, which
+# RandAugment replaces in the code that runs it.
 FINE_TUNING: dict[str, Any] = {
     "epochs": 20.0,
     "batch_size": 512,

@@ -138,6 +138,17 @@ def unsupervised(data: str = "imagenet") -> Recipe:
     return change(grafit(data), changes)
 
 
+def pretraining(model: str) -> Recipe:
+    """Grafit on ImageNet-1k's own classes, before it is fine-tuned on other data.
+
+    Command: vitrail train grafit_1k_resnet50 data=imagenet:ROOT out=runs/grafit_1k_resnet50
+    Cost: not in the thesis.
+    Published: only what it gives after fine-tuning, see transfer_grafit and transfer_grafit_384_flowers.
+    Ours: not run.
+    """
+    return change(grafit(), {"name": f"grafit_1k_{model}", "model.name": f"timm/{model}", "data.level": None})
+
+
 def _neighbours(name: str, data: str, *, projector: str) -> Recipe:
     settings = {"embedding.projector": projector, "embedding.knn": 1.0, "embedding.instance": 0.0}
     return change(_procedure(name, data), {"task": "embed", **settings})

@@ -1,5 +1,7 @@
 """ResMLP (thesis 4.3.1): DeiT's training with LAMB."""
 
+from typing import NamedTuple
+
 from vitrail.recipes.deit import TEACHER, deit
 from vitrail.settings.learning import OptimizerSettings
 from vitrail.settings.recipe import Recipe
@@ -10,6 +12,24 @@ from vitrail.settings.text import change
 # that of CaiT-S36 for 36.
 LAYER_SCALE = {"12": 0.1, "24": 1e-5, "36": 1e-6}
 DROP_PATH = {"12": 0.05, "24": 0.1, "36": 0.2}
+
+
+class Variant(NamedTuple):
+    """One row of table 4.3."""
+
+    settings: dict[str, str]  # what is changed
+    row: str  # as models/figures calls it
+
+
+VARIANTS = {
+    "layer_norm": Variant({"norm": "layer"}, "LayerNorm instead of Aff"),
+    "class_mlp": Variant({"pool": "class_mlp"}, "class-MLP instead of average pooling"),
+    "none": Variant({"communication": "none"}, "no communication between patches"),
+    "mlp": Variant({"communication": "mlp"}, "MLP across patches"),
+    "conv": Variant({"communication": "conv"}, "3x3 convolution across patches"),
+    "depthwise": Variant({"communication": "depthwise"}, "3x3 depth-wise convolution across patches"),
+    "separable": Variant({"communication": "separable"}, "3x3 depth-separable convolution across patches"),
+}
 
 
 def resmlp(model: str) -> Recipe:
@@ -48,3 +68,50 @@ def resmlp_distilled(model: str) -> Recipe:
     """
     changes = {"name": f"resmlp_{model}_distilled", **TEACHER, "teacher.kind": "hard"}
     return change(resmlp(model), changes)
+
+
+def resmlp_variant(variant: str) -> Recipe:
+    """ResMLP-S12 with one part changed, the ablations of thesis table 4.3.
+
+    Command: vitrail train resmlp_s12_class_mlp data=imagenet:ROOT out=runs/resmlp_s12_class_mlp
+    Cost: two days on 8 V100 for most of the models (thesis 4.3.1).
+    Published: {rows}.
+    Ours: not run.
+    """
+    before = resmlp("s12")
+    settings = {**before.model.settings, **VARIANTS[variant].settings}
+    return change(before, {"name": f"resmlp_s12_{variant}", "model.settings": settings})
+
+
+def resmlp_21k() -> Recipe:
+    """ResMLP-B24 with patches of 8 pixels on ImageNet-21k, 60 epochs.
+
+    Command: vitrail train resmlp_b24_p8_21k data=IMAGENET21K out=runs/resmlp_b24_p8_21k
+    Cost: not published.
+    Published: only what it gives after fine-tuning, see resmlp_b24_p8_21k_to_1k.
+    Ours: not run.
+    """
+    # Known: 60 epochs (table 4.3). Without repeated augmentation, as chapters 5 and 6 train on ImageNet-21k.
+    return change(resmlp("b24_p8"), {"name": "resmlp_b24_p8_21k", "epochs": 60.0, "augmentation.repeats": 1})
+
+
+def resmlp_21k_to_1k() -> Recipe:
+    """ResMLP-B24 with patches of 8 pixels from ImageNet-21k to ImageNet-1k.
+
+    Command: vitrail train resmlp_b24_p8_21k_to_1k data=imagenet:ROOT out=runs/resmlp_b24_p8_21k_to_1k
+        init=runs/resmlp_b24_p8_21k
+    Cost: not published.
+    Published: {rows}.
+    Ours: not run.
+    """
+    # Nothing is printed about this fine-tuning: length, batch and rate are those of the next chapter (5.2.3).
+    return change(
+        resmlp_21k(),
+        {
+            "name": "resmlp_b24_p8_21k_to_1k",
+            "model.init": "runs/resmlp_b24_p8_21k",
+            "epochs": 100.0,
+            "batch_size": 1024,
+            "optimizer.lr": 5e-4,
+        },
+    )

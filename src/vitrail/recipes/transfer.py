@@ -65,3 +65,47 @@ def transfer_resnet() -> Recipe:
             "schedule.warmup_epochs": 0.0,  # "a cosine learning rate schedule starting at 0.01"
         },
     )
+
+
+def transfer_grafit() -> Recipe:
+    """ResNet-50, pre-trained with Grafit on ImageNet-1k, fine-tuned on a fine-grained data set.
+
+    Command: vitrail train transfer_grafit data=food101:ROOT out=runs/transfer_grafit_food init=runs/grafit_1k_resnet50
+    Cost: not published.
+    Published: Flowers {timm/resnet50: Grafit, fine-tuned on flowers}, Cars {timm/resnet50: Grafit, fine-tuned on cars},
+        Food-101 {timm/resnet50: Grafit, fine-tuned on food101}, iNaturalist 2018
+        {timm/resnet50: Grafit, fine-tuned on inat18}, 2019 {timm/resnet50: Grafit, fine-tuned on inat19} % top-1
+        (thesis table 2.16, with a linear classifier).
+    Ours: not run.
+    """
+    # 2.4.6 says that the trunk of Grafit "remains fixed", 2.5.4 that it is kept and the model fine-tuned, as in all
+    # methods: the latter.
+    return change(transfer_resnet(), {"name": "transfer_grafit", "model.init": "runs/grafit_1k_resnet50"})
+
+
+def transfer_grafit_384(data: str) -> Recipe:
+    """RegNetY-8GF, pre-trained with Grafit, fine-tuned on a fine-grained data set for use at 384 pixels.
+
+    Command: vitrail train transfer_grafit_384_flowers data=flowers:ROOT out=runs/transfer_grafit_384_flowers
+        init=runs/grafit_1k_regnety_080
+    Cost: not published.
+    Published: {rows}.
+    Ours: not run.
+    """
+    # Known (2.5.4): epochs, CutMix and FixRes, without their settings. FixRes is a second stage of ours: the crops of
+    # evaluation at 384, for a tenth of the epochs at a tenth of the rate.
+    epochs = 1000.0 if data in ("flowers", "cars") else 300.0
+    stages = (
+        {"epochs": epochs},
+        {"epochs": epochs / 10, "image_size": 384, "optimizer.lr": 1e-3, "augmentation.crop": "evaluation"},
+    )
+    return change(
+        transfer_resnet(),
+        {
+            "name": f"transfer_grafit_384_{data}",
+            "model.name": "timm/regnety_080",
+            "model.init": "runs/grafit_1k_regnety_080",
+            "blend.cutmix": 1.0,
+            "stages": stages,
+        },
+    )

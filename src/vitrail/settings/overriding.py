@@ -8,7 +8,7 @@ from vitrail.settings.recipe import Recipe
 from vitrail.settings.text import change, long_key
 
 _LOGGER = logging.getLogger(__name__)
-_NAME, _INIT, _SETTINGS = "model.name", "model.init", "model.settings"
+_NAME, _SETTINGS = "model.name", "model.settings"
 
 
 def override(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
@@ -22,10 +22,11 @@ def override(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
     if name is None or name == recipe.model.name:
         return change(recipe, changes)
     before = recipe.model
-    if before.init is not None and _INIT not in said:
+    key = "init" if before.init is not None else "layer_scale_of"
+    if before.source is not None and f"model.{key}" not in said:
         raise ValueError(
-            f"{recipe.name} starts from {before.init}, weights of {before.name}: give those of {name} with "
-            "init=WEIGHTS, or init=null to start from none"
+            f"{recipe.name} starts from {before.source}, weights of {before.name}: give those of {name} with "
+            f"{key if key == 'init' else f'model.{key}'}=WEIGHTS, or null to start from none"
         )
     dropped = {**before.settings, **_in_stages(recipe)}
     stages = tuple({key: value for key, value in stage.items() if not _is_setting(key)} for stage in recipe.stages)
