@@ -8,7 +8,7 @@ from vitrail.cli import main
 from vitrail.cli.models import _lay_out
 from vitrail.models import catalog
 from vitrail.models.catalog import CATALOG, CatalogEntry
-from vitrail.models.figures import Figures, Result
+from vitrail.models.figures import SETUPS, Figures, Result, Speed
 
 
 @pytest.fixture
@@ -26,6 +26,7 @@ def small_catalog(monkeypatch: pytest.MonkeyPatch) -> dict[str, CatalogEntry]:
             Result(224, "ImageNet-21k -> 1k", 83.0, None, None, "table 3"),
             Result(384, "ImageNet-1k, plain", 82.53, None, 72.0, "table 1"),
         ),
+        speeds=(Speed(224, "1891", "987", "a", "table 1"), Speed(384, "85.9", None, "c", "table 2")),
     )
     entries = [
         CatalogEntry("one_small", "vit", {"dim": 384, "depth": 12}, figures),
@@ -56,12 +57,43 @@ def test_table_has_the_best_result_of_each_size(capsys: pytest.CaptureFixture[st
     lines = capsys.readouterr().out.splitlines()
     table = [line.split() for line in lines if line.startswith(("one_small", "two_small"))]
     assert table == [
-        ["one_small", "12", "384", "22.0", "0.05", "1e-5", "224", "4.6", "81.0", "85.0", "71.0", "distilled"],
-        ["one_small", "12", "384", "22.0", "0.05", "1e-5", "224", "4.6", "83.0*", "ImageNet-21k", "->", "1k"],
+        [
+            "one_small",
+            "12",
+            "384",
+            "22.0",
+            "0.05",
+            "1e-5",
+            "224",
+            "4.6",
+            "1891a",
+            "987a",
+            "81.0",
+            "85.0",
+            "71.0",
+            "distilled",
+        ],
+        [
+            "one_small",
+            "12",
+            "384",
+            "22.0",
+            "0.05",
+            "1e-5",
+            "224",
+            "4.6",
+            "1891a",
+            "987a",
+            "83.0*",
+            "ImageNet-21k",
+            "->",
+            "1k",
+        ],
         ["one_small", "12", "384", "22.0", "0.05", "1e-5", "288", "7.7"],
-        ["one_small", "12", "384", "22.0", "0.05", "1e-5", "384", "82.53", "72.0", "plain"],
+        ["one_small", "12", "384", "22.0", "0.05", "1e-5", "384", "85.9c", "82.53", "72.0", "plain"],
         ["two_small", "6x2", "192"],
     ]
+    assert lines[-2:] == [f"  a  {SETUPS['a']}", f"  c  {SETUPS['c']}"]
 
 
 def heading_and_lines(width: int | None) -> tuple[list[str], list[str]]:
@@ -79,6 +111,8 @@ def test_a_file_and_a_wide_terminal_get_every_column() -> None:
         "Scale",
         "image",
         "FLOPs",
+        "im/s",
+        "MB",
         "top-1",
         "ReaL",
         "V2",
@@ -111,6 +145,8 @@ def test_json_has_every_row_and_setting(
     assert one["figures"]["layer_scale"] == 1e-5
     assert small_catalog["one_small"].figures is not None
     assert one["figures"]["results"] == [result._asdict() for result in small_catalog["one_small"].figures.results]
+    assert one["figures"]["speeds"][0]["throughput"] == 1891
+    assert one["figures"]["speeds"][1]["setup"] == SETUPS["c"]
     assert two["figures"] is None
 
 

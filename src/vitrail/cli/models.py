@@ -8,22 +8,23 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from vitrail.models.catalog import CatalogEntry
-    from vitrail.models.figures import Result
+    from vitrail.models.figures import Figures, Result
 
 SUMMARY = "list the models and their published figures"
 
 _COLUMNS = (
     *("model", "blocks", "width", "params", "drop path", "Layer Scale"),
-    *("image", "FLOPs", "top-1", "ReaL", "V2", "training"),
+    *("image", "FLOPs", "im/s", "MB", "top-1", "ReaL", "V2", "training"),
 )
 # What a narrow terminal goes without, first to last.
-_EXPENDABLE = ("training", "width", "blocks", "Layer Scale", "drop path", "V2", "ReaL")
+_EXPENDABLE = ("training", "MB", "im/s", "width", "blocks", "Layer Scale", "drop path", "V2", "ReaL")
 _LEFT_ALIGNED = ("model", "training")
 _GAP = "  "
 _LEGEND = """\
 Blocks: depth x branches side by side. Params in millions, FLOPs in billions of
 multiply-adds, as printed. Accuracies in %, the best published at each image size;
 * with ImageNet-21k. All rows, settings and sources: --json."""
+_SPEED_LEGEND = "Images a second and peak memory of inference, as printed; the letter is how they were measured:"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,6 +58,8 @@ def _explain_no_match(pattern: str) -> str:
 def _as_json(entries: "list[CatalogEntry]") -> str:
     import json
 
+    from vitrail.models.figures import SETUPS
+
     def number(text: str | None) -> float | None:
         return None if text is None else json.loads(text)  # a printed count such as "86.6" or "1e3" is a JSON number
 
@@ -69,6 +72,11 @@ def _as_json(entries: "list[CatalogEntry]") -> str:
                 "flops": {size: number(text) for size, text in figures.flops.items()},
                 "resized_parameters": {size: number(text) for size, text in figures.resized_parameters.items()},
                 "results": [result._asdict() for result in figures.results],
+                "speeds": [
+                    row._asdict()
+                    | {"throughput": number(row.throughput), "memory": number(row.memory), "setup": SETUPS[row.setup]}
+                    for row in figures.speeds
+                ],
                 "variants": [
                     row._asdict() | {"parameters": number(row.parameters), "flops": number(row.flops)}
                     for row in figures.variants
@@ -86,7 +94,23 @@ def _as_text(entries: "list[CatalogEntry]") -> str:
     with console.capture() as capture:
         for line, style in _lay_out(entries, width=console.width if console.is_terminal else None):
             console.print(Text(line, style=style))
-    return f"{capture.get()}\n{_LEGEND}"
+    setups = [f"  {letter}  {setup}" for letter, setup in _setups(entries).items()]
+    return "\n".join([f"{capture.get()}\n{_LEGEND}", *([_SPEED_LEGEND, *setups] if setups else [])])
+
+
+def _setups(entries: "list[CatalogEntry]") -> dict[str, str]:
+    """How the measurements in the table were made, by their letters."""
+    from vitrail.models.figures import SETUPS
+
+    published = [entry.figures for entry in entries if entry.figures is not None]
+    shown = [figures.speed_at(size) for figures in published for size in _sizes(figures)]
+    letters = {speed.setup for speed in shown if speed is not None}
+    return {letter: setup for letter, setup in SETUPS.items() if letter in letters}
+
+
+def _sizes(figures: "Figures") -> list[int]:
+    sources = (figures.flops, (row.image_size for row in figures.results), (row.image_size for row in figures.speeds))
+    return sorted({size for source in sources for size in source})
 
 
 def _lay_out(entries: "list[CatalogEntry]", *, width: int | None) -> "Iterator[tuple[str, str]]":
@@ -137,13 +161,21 @@ def _describe(entry: "CatalogEntry") -> list[dict[str, str]]:
         "Layer Scale": _short(figures.layer_scale),
     }
     rows = []
-    for size in sorted({*figures.flops, *(result.image_size for result in figures.results)}):
-        sized = row | {"image": str(size), "FLOPs": figures.flops.get(size, "")}
+    for size in _sizes(figures):
+        sized = row | {"image": str(size), "FLOPs": figures.flops.get(size, ""), **_speeds(figures, size)}
         results = [result for result in figures.results if result.image_size == size]
         groups = [[result for result in results if _uses_21k(result) is is_21k] for is_21k in (False, True)]
         best = [max(group, key=lambda result: result.top1) for group in groups if group]
         rows += [sized | _accuracies(result) for result in best] or [sized]
     return rows or [row]
+
+
+def _speeds(figures: "Figures", size: int) -> dict[str, str]:
+    speed = figures.speed_at(size)
+    if speed is None:
+        return {}
+    columns = {"im/s": speed.throughput, "MB": speed.memory}
+    return {column: f"{value}{speed.setup}" for column, value in columns.items() if value is not None}
 
 
 def _accuracies(result: "Result") -> dict[str, str]:
