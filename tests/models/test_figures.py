@@ -228,3 +228,18 @@ def test_larger_images_are_slower_and_take_more_memory() -> None:
             if small.setup == large.setup and small.source == large.source and small.image_size < large.image_size:
                 assert Decimal(small.throughput or 0) > Decimal(large.throughput or 0)
                 assert Decimal(small.memory or 0) <= Decimal(large.memory or 0)
+
+
+def test_the_page_has_every_transfer() -> None:
+    page = (Path(__file__).parents[2] / "docs/catalogue.md").read_text(encoding="utf-8")
+    rows = {
+        (name, *values.split(" | "))
+        for name, values in re.findall(r"^\| `(\w+)` \| ((?:\d\d\.\d \| ){5}\d\d\.\d)", page, re.M)
+    }
+    printed: dict[tuple[str, str], list[str]] = {}
+    for model, scores in SCORES.items():
+        for score in scores:
+            method, _, data = score.what.partition("fine-tuned on ")
+            if data and not model.startswith("timm/"):
+                printed.setdefault((model, method), []).append(str(score.value))
+    assert rows == {(model, *values) for (model, _), values in printed.items()}

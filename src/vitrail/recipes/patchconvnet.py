@@ -129,7 +129,7 @@ def patchconvnet_21k_to_1k_384(size: str) -> Recipe:
 
 
 def patchconvnet_21k_chain(size: str, image_size: str) -> Recipe:
-    """PatchConvNet from ImageNet-21k, fine-tuned at 384 pixels and then at the size it is used at.
+    """PatchConvNet from ImageNet-21k, fine-tuned at 384 pixels and then at another size.
 
     Command: vitrail train patchconvnet_s60_21k_to_1k_512 data=imagenet:ROOT out=runs/patchconvnet_s60_21k_to_1k_512
         init=runs/patchconvnet_s60_21k_to_1k_384

@@ -78,7 +78,7 @@ TRAININGS: Mapping[Function, tuple[str, ...]] = {
     transfer.transfer_grafit_384: ("Grafit, fine-tuned on {data}",),
 }
 # Rows that an argument of a function stands for.
-ROWS = {name: variant.row for name, variant in resmlp.VARIANTS.items()}
+ROWS = {name: row for name, (_, row) in resmlp.VARIANTS.items()}
 
 
 @cache

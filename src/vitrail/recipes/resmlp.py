@@ -1,7 +1,5 @@
 """ResMLP (thesis 4.3.1): DeiT's training with LAMB."""
 
-from typing import NamedTuple
-
 from vitrail.recipes.deit import TEACHER, deit
 from vitrail.settings.learning import OptimizerSettings
 from vitrail.settings.recipe import Recipe
@@ -14,21 +12,15 @@ LAYER_SCALE = {"12": 0.1, "24": 1e-5, "36": 1e-6}
 DROP_PATH = {"12": 0.05, "24": 0.1, "36": 0.2}
 
 
-class Variant(NamedTuple):
-    """One row of table 4.3."""
-
-    settings: dict[str, str]  # what is changed
-    row: str  # as models/figures calls it
-
-
-VARIANTS = {
-    "layer_norm": Variant({"norm": "layer"}, "LayerNorm instead of Aff"),
-    "class_mlp": Variant({"pool": "class_mlp"}, "class-MLP instead of average pooling"),
-    "none": Variant({"communication": "none"}, "no communication between patches"),
-    "mlp": Variant({"communication": "mlp"}, "MLP across patches"),
-    "conv": Variant({"communication": "conv"}, "3x3 convolution across patches"),
-    "depthwise": Variant({"communication": "depthwise"}, "3x3 depth-wise convolution across patches"),
-    "separable": Variant({"communication": "separable"}, "3x3 depth-separable convolution across patches"),
+# Rows of table 4.3: what is changed, and what models/figures calls it.
+VARIANTS: dict[str, tuple[dict[str, str], str]] = {
+    "layer_norm": ({"norm": "layer"}, "LayerNorm instead of Aff"),
+    "class_mlp": ({"pool": "class_mlp"}, "class-MLP instead of average pooling"),
+    "none": ({"communication": "none"}, "no communication between patches"),
+    "mlp": ({"communication": "mlp"}, "MLP across patches"),
+    "conv": ({"communication": "conv"}, "3x3 convolution across patches"),
+    "depthwise": ({"communication": "depthwise"}, "3x3 depth-wise convolution across patches"),
+    "separable": ({"communication": "separable"}, "3x3 depth-separable convolution across patches"),
 }
 
 
@@ -79,7 +71,7 @@ def resmlp_variant(variant: str) -> Recipe:
     Ours: not run.
     """
     before = resmlp("s12")
-    settings = {**before.model.settings, **VARIANTS[variant].settings}
+    settings = {**before.model.settings, **VARIANTS[variant][0]}
     return change(before, {"name": f"resmlp_s12_{variant}", "model.settings": settings})
 
 

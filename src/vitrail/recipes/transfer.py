@@ -84,7 +84,7 @@ def transfer_grafit() -> Recipe:
 
 
 def transfer_grafit_384(data: str) -> Recipe:
-    """RegNetY-8GF, pre-trained with Grafit, fine-tuned on a fine-grained data set for use at 384 pixels.
+    """RegNetY-8GF, pre-trained with Grafit, fine-tuned on fine-grained data for 384 pixels.
 
     Command: vitrail train transfer_grafit_384_flowers data=flowers:ROOT out=runs/transfer_grafit_384_flowers
         init=runs/grafit_1k_regnety_080
