@@ -85,6 +85,20 @@ def deit3_800(size: str) -> Recipe:
     return change(deit3_400(size), changes)
 
 
+def deit3_other(size: str, epochs: str) -> Recipe:
+    """ViT on ImageNet-1k with DeiT III's training, 300 or 600 epochs at 224 pixels.
+
+    Command: vitrail train deit3_base_600 data=imagenet:ROOT out=runs/deit3_base_600
+    Cost: not published.
+    Published: {rows}.
+    Ours: not run.
+    """
+    changes: dict[str, Any] = {"name": f"deit3_{size}_{epochs}", "epochs": float(epochs)}
+    if epochs == "600":  # 6.4: more weight decay for longer training, and 0.05 of drop path every 200 epochs
+        changes |= {"optimizer.weight_decay": 0.05, "regularisation.drop_path": round(DROP_PATH[size] + 0.05, 2)}
+    return change(deit3_400(size), changes)
+
+
 def deit3_low(size: str, image_size: str, epochs: str) -> Recipe:
     """ViT on ImageNet-1k: training at a lower resolution, then fine-tuning at 224 (FixRes).
 

@@ -137,7 +137,8 @@ def resmlp_s12_old() -> Recipe:
     Published: {rows}.
     Ours: not run.
     """
-    return change(resnet_old(), {"name": "resmlp_s12_old", "model.name": "resmlp_s12", "regularisation.drop_path": 0.0})
+    names = {"name": "resmlp_s12_old", "model.name": "resmlp_s12"}
+    return change(resnet_old(), {**names, "regularisation.drop_path": 0.0, "evaluation.crop_ratio": 0.9})
 
 
 def resnet_strong() -> Recipe:
