@@ -9,9 +9,9 @@ import torch
 
 from vitrail.inference.trained import Trained, load_trained
 from vitrail.recipes import find_recipe
+from vitrail.settings.overriding import override
 from vitrail.settings.own import allow_own
 from vitrail.settings.recipe import Recipe
-from vitrail.settings.text import change
 from vitrail.training.loop.planning import Plan, make_plan
 from vitrail.training.runs.report import summarize
 from vitrail.training.runs.run_folder import RunFolder
@@ -80,4 +80,4 @@ def make_recipe(recipe: AnyPath | Recipe, *, data: AnyPath | None = None, **chan
     allow_own(*texts, *(value for value in changes.values() if isinstance(value, str)))
     if isinstance(recipe, str):
         recipe = find_recipe(recipe)
-    return change(recipe, changes) if changes else recipe
+    return override(recipe, changes) if changes else recipe

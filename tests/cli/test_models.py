@@ -11,7 +11,7 @@ from vitrail.cli import main
 from vitrail.cli.models import _lay_out
 from vitrail.models import catalog
 from vitrail.models.catalog import CATALOG, CatalogEntry
-from vitrail.models.figures import Figures, Result
+from vitrail.models.figures import SETUPS, Figures, Result, Speed
 
 
 @pytest.fixture
@@ -29,6 +29,7 @@ def small_catalog(monkeypatch: pytest.MonkeyPatch) -> dict[str, CatalogEntry]:
             Result(224, "ImageNet-21k -> 1k", 83.0, None, None, "table 3"),
             Result(384, "ImageNet-1k, plain", 82.53, None, 72.0, "table 1"),
         ),
+        speeds=(Speed(224, "1891", "987", "a", "table 1"), Speed(384, "85.9", None, "c", "table 2")),
     )
     entries = [
         CatalogEntry("one_small", "vit", {"dim": 384, "depth": 12}, figures),
@@ -59,12 +60,43 @@ def test_table_has_the_best_result_of_each_size(capsys: pytest.CaptureFixture[st
     lines = capsys.readouterr().out.splitlines()
     table = [line.split() for line in lines if line.startswith(("one_small", "two_small"))]
     assert table == [
-        ["one_small", "12", "384", "22.0", "0.05", "1e-5", "224", "4.6", "81.0", "85.0", "71.0", "distilled"],
-        ["one_small", "12", "384", "22.0", "0.05", "1e-5", "224", "4.6", "83.0*", "ImageNet-21k", "->", "1k"],
+        [
+            "one_small",
+            "12",
+            "384",
+            "22.0",
+            "0.05",
+            "1e-5",
+            "224",
+            "4.6",
+            "1891a",
+            "987a",
+            "81.0",
+            "85.0",
+            "71.0",
+            "distilled",
+        ],
+        [
+            "one_small",
+            "12",
+            "384",
+            "22.0",
+            "0.05",
+            "1e-5",
+            "224",
+            "4.6",
+            "1891a",
+            "987a",
+            "83.0*",
+            "ImageNet-21k",
+            "->",
+            "1k",
+        ],
         ["one_small", "12", "384", "22.0", "0.05", "1e-5", "288", "7.7"],
-        ["one_small", "12", "384", "22.0", "0.05", "1e-5", "384", "82.53", "72.0", "plain"],
+        ["one_small", "12", "384", "22.0", "0.05", "1e-5", "384", "85.9c", "82.53", "72.0", "plain"],
         ["two_small", "6x2", "192"],
     ]
+    assert lines[-2:] == [f"  a  {SETUPS['a']}", f"  c  {SETUPS['c']}"]
 
 
 def heading_and_lines(width: int | None) -> tuple[list[str], list[str]]:
@@ -82,13 +114,15 @@ def test_a_file_and_a_wide_terminal_get_every_column() -> None:
         "Scale",
         "image",
         "FLOPs",
+        "im/s",
+        "MB",
         "top-1",
         "ReaL",
         "V2",
         "weights",
         "training",
     ]
-    assert heading_and_lines(None)[0] == heading_and_lines(200)[0] == everything
+    assert heading_and_lines(None)[0] == heading_and_lines(230)[0] == everything
 
 
 def test_eighty_columns_hold_all_figures() -> None:
@@ -115,6 +149,8 @@ def test_json_has_every_row_and_setting(
     assert one["figures"]["layer_scale"] == 1e-5
     assert small_catalog["one_small"].figures is not None
     assert one["figures"]["results"] == [result._asdict() for result in small_catalog["one_small"].figures.results]
+    assert one["figures"]["speeds"][0]["throughput"] == 1891
+    assert one["figures"]["speeds"][1]["setup"] == SETUPS["c"]
     assert two["figures"] is None
 
 
@@ -152,6 +188,8 @@ def test_results_are_drawn_against_each_cost_that_is_printed(
     assert capsys.readouterr().out.splitlines() == [
         "flops: 2 of 3 published results; the papers print no flops of the others",
         "parameters: 3 of 3 published results",
+        "throughput: 2 of 3 published results; the papers print no throughput of the others",
+        "memory: 2 of 3 published results; the papers print no memory of the others",
         str(path),
     ]
     hints = [each.text for each in ElementTree.fromstring(path.read_text()).iter("{http://www.w3.org/2000/svg}title")]
@@ -161,6 +199,11 @@ def test_results_are_drawn_against_each_cost_that_is_printed(
         "one_small at 224: 81.0 % (ImageNet-1k, distilled; table 2)",
         "one_small at 384: 82.53 % (ImageNet-1k, plain; table 1)",
         "one_small at 224: 83.0 % (ImageNet-21k -> 1k; table 3)",
+        *2
+        * (
+            "one_small at 224: 81.0 % (ImageNet-1k, distilled; table 2)",
+            "one_small at 224: 83.0 % (ImageNet-21k -> 1k; table 3)",
+        ),
     ]
 
 
@@ -179,7 +222,10 @@ def test_several_patterns_and_one_cost_are_drawn_in_a_page(tmp_path: Path) -> No
     [
         (["--plot", "models.png"], "models.png is no name of a page or picture: let it end with .html or .svg"),
         (["--plot", "nowhere/models.svg"], "nowhere/models.svg can't be written: No such file or directory"),
-        (["--plot", "models.svg", "--against", "price"], "accuracy is drawn against one of flops, parameters, not"),
+        (
+            ["--plot", "models.svg", "--against", "price"],
+            "accuracy is drawn against one of flops, parameters, throughput, memory, not",
+        ),
         (["vit_ti6x2", "--plot", "models.svg"], "there is nothing to draw: the papers print no accuracy with its cost"),
         (["--plot", "models.svg", "--json"], "--plot draws and --json prints: ask for one of them"),
         (["--against", "flops"], "--against says what to draw accuracy against: add --plot FILE"),

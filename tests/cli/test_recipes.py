@@ -66,6 +66,16 @@ def test_show_takes_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert "epochs: 7.0  " in capsys.readouterr().out
 
 
+def test_show_and_cp_put_settings_in_their_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["model=deit_base", "init=runs/mine", "epochs=7"]
+    assert main(["recipes", "show", "transfer_cars", *words, "out=runs/x"]) == 0
+    out = capsys.readouterr().out
+    assert "name: deit_base " in out
+    assert "settings: {} " in out
+    assert main(["recipes", "cp", "transfer_cars", str(tmp_path / "my.yaml"), *words]) == 0
+    assert read_recipe(tmp_path / "my.yaml").epochs == 7
+
+
 def test_optimizers_are_listed_with_what_they_are(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["recipes", "optimizers", "*muon"]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -96,8 +106,10 @@ def test_cp_does_not_overwrite(tmp_path: Path, capsys: pytest.CaptureFixture[str
         (["deit"], "no recipe is named 'deit'; did you mean 'deit*'?"),
         (["deti_small*"], "unknown recipe 'deti_small': did you mean deit_small"),
         (["show", "deit_smal"], "unknown recipe 'deit_smal': did you mean deit_small"),
-        (["show"], "write vitrail recipes [PATTERN] | show NAME|FILE | cp NAME|FILE NEW.yaml"),
-        (["cp", "a2"], "write vitrail recipes [PATTERN] | show NAME|FILE | cp NAME|FILE NEW.yaml"),
+        (["show"], "write vitrail recipes [PATTERN] | show NAME|FILE [key=value ...] | cp NAME|FILE NEW.yaml"),
+        (["cp", "a2"], "write vitrail recipes [PATTERN] | show NAME|FILE [key=value ...] | cp NAME|FILE NEW.yaml"),
+        (["cp", "a2", "lr=1"], "write vitrail recipes [PATTERN] | show NAME|FILE"),
+        (["show", "a2", "epoch=1"], "unknown key 'epoch', did you mean 'epochs'?"),
         (["optimizers", "quux*"], "no optimizer is named 'quux*'"),
         (["cp", "a2", "mine"], "the file of a recipe ends in .yaml: vitrail recipes cp a2 mine.yaml"),
         (["cp", "a2", "no/such/folder/my.yaml"], "cannot write no/such/folder/my.yaml: No such file or directory"),

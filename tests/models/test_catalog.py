@@ -153,12 +153,12 @@ def test_the_catalogue_can_not_be_changed_by_accident() -> None:
         settings["depth"] = 3
 
 
-@pytest.mark.parametrize(
-    ("name", "rate"),
-    [("vit_s12", 0.05), ("vit_s36", 0.25), ("vit_s48", 0.3), ("vit_s60", 0.3), ("vit_s24x2", 0.05), ("vit_b24", 0.1)],
-)
-def test_only_deep_small_models_without_parallel_branches_need_more_drop_path(name: str, rate: float) -> None:
-    assert CATALOG[name].settings["drop_path"] == rate
+# Three things, section 2.2.
+@pytest.mark.parametrize(("width", "rate"), [("ti", 0.0), ("s", 0.05), ("b", 0.1), ("l", 0.4)])
+def test_sequential_and_parallel_models_of_a_width_drop_alike(width: str, rate: float) -> None:
+    rates = {name: CATALOG[name].settings["drop_path"] for name in vitrail.list_models(f"vit_{width}[0-9]*")}
+    assert len(rates) >= 10
+    assert set(rates.values()) == {rate}
 
 
 def test_an_unknown_model_offers_the_nearest_names() -> None:

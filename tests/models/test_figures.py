@@ -3,12 +3,13 @@ import subprocess
 import sys
 from collections import Counter
 from decimal import Decimal
-from itertools import pairwise
+from itertools import combinations, pairwise
 from pathlib import Path
 
 import pytest
 
-from vitrail.models.figures import FIGURES, OTHERS, SCORES, Figures, Result, Variant, find_figure
+from vitrail.models.figures import FIGURES, OTHERS, SCORES, SETUPS, Figures, Result, Variant, find_figure
+from vitrail.models.figures.speeds import SPEEDS
 
 EVERY_MODEL = pytest.mark.parametrize("name", FIGURES)
 PLACE = re.compile(r"\b(thesis|Three things|CaiT|CaiT supplement) (tables?|sections?) (A\.)?[0-9]")
@@ -206,3 +207,39 @@ def test_every_paper_that_figures_cite_is_in_the_references() -> None:
     page = (Path(__file__).parents[2] / "docs" / "references.md").read_text(encoding="utf-8")
     for paper in ("thesis", "CaiT", "Three things", "ResNet strikes back"):
         assert re.search(rf"^\| <a id=\"[\w-]+\"></a>{paper} \| \*", page, flags=re.MULTILINE), paper
+
+
+def test_every_speed_is_of_a_model_and_says_how_it_was_measured() -> None:
+    assert set(SPEEDS) <= {*FIGURES, *OTHERS}
+    for name, rows in SPEEDS.items():
+        assert ({**FIGURES, **OTHERS})[name].speeds == rows
+        assert len({(row.image_size, row.setup, row.source) for row in rows}) == len(rows)
+        for row in rows:
+            assert row.setup in SETUPS
+            assert PLACE.search(row.source)
+            assert row.throughput is not None or row.memory is not None
+            assert 1 <= Decimal(row.throughput or 1) <= 4000
+            assert 100 <= Decimal(row.memory or 100) <= 13000
+
+
+def test_larger_images_are_slower_and_take_more_memory() -> None:
+    for rows in SPEEDS.values():
+        for small, large in combinations(rows, 2):
+            if small.setup == large.setup and small.source == large.source and small.image_size < large.image_size:
+                assert Decimal(small.throughput or 0) > Decimal(large.throughput or 0)
+                assert Decimal(small.memory or 0) <= Decimal(large.memory or 0)
+
+
+def test_the_page_has_every_transfer() -> None:
+    page = (Path(__file__).parents[2] / "docs/catalogue.md").read_text(encoding="utf-8")
+    rows = {
+        (name, *values.split(" | "))
+        for name, values in re.findall(r"^\| `(\w+)` \| ((?:\d\d\.\d \| ){5}\d\d\.\d)", page, re.M)
+    }
+    printed: dict[tuple[str, str], list[str]] = {}
+    for model, scores in SCORES.items():
+        for score in scores:
+            method, _, data = score.what.partition("fine-tuned on ")
+            if data and not model.startswith("timm/"):
+                printed.setdefault((model, method), []).append(str(score.value))
+    assert rows == {(model, *values) for (model, _), values in printed.items()}

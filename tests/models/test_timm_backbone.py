@@ -251,3 +251,16 @@ def test_preprocessing_fits_the_channels() -> None:
     assert prepared.mean == pytest.approx((0.449,) * 5)
     assert prepared.std == pytest.approx((0.226,) * 5)
     assert make("resnet18", in_channels=1)(torch.zeros(1, 1, 64, 64)).shape == (1, NUM_CLASSES)
+
+
+def test_small_images_keep_their_map_in_a_resnet() -> None:
+    images = torch.zeros(1, 3, 32, 32)
+    plain, small = (
+        make("resnet18", image_size=32, num_classes=5, small_images=value).eval() for value in (False, True)
+    )
+    assert plain.features(images).patches.shape[2:] == (1, 1)
+    assert small.features(images).patches.shape[2:] == (4, 4)
+    assert small.backbone.conv1.weight.shape == (64, 3, 3, 3)
+    small.init_weights()
+    with pytest.raises(ValueError, match="timm/convnext_atto has no stem of a ResNet"):
+        make("convnext_atto", small_images=True)

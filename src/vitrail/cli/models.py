@@ -8,16 +8,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from vitrail.models.catalog import CatalogEntry
-    from vitrail.models.figures import Result
+    from vitrail.models.figures import Figures, Result
 
 SUMMARY = "list the models and their published figures"
 
 _COLUMNS = (
     *("model", "blocks", "width", "params", "drop path", "Layer Scale"),
-    *("image", "FLOPs", "top-1", "ReaL", "V2", "weights", "training"),
+    *("image", "FLOPs", "im/s", "MB", "top-1", "ReaL", "V2", "weights", "training"),
 )
 # What a narrow terminal goes without, first to last.
-_EXPENDABLE = ("training", "width", "blocks", "Layer Scale", "drop path", "V2", "ReaL", "weights")
+_EXPENDABLE = ("training", "MB", "im/s", "width", "blocks", "Layer Scale", "drop path", "V2", "ReaL", "weights")
 _LEFT_ALIGNED = ("model", "weights", "training")
 _GAP = "  "
 _WIDE = 120  # columns from which on there is room for the names of weights
@@ -25,7 +25,9 @@ _LEGEND = """\
 Blocks: depth x branches side by side. Params in millions, FLOPs in billions of
 multiply-adds, as printed. Accuracies in %, the best published at each image size;
 * with ImageNet-21k. Weights: published, by the name alone (yes) or with
-what follows it, such as cait_s24@384 (`vitrail download --list` has all). All rows, settings and sources: --json."""
+what follows it, such as cait_s24@384 (`vitrail download --list` has all).
+All rows, settings and sources: --json."""
+_SPEED_LEGEND = "Images a second and peak memory of inference, as printed; the letter is how they were measured:"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -83,6 +85,7 @@ def _explain_no_match(pattern: str) -> str:
 def _as_json(entries: "list[CatalogEntry]") -> str:
     import json
 
+    from vitrail.models.figures import SETUPS
     from vitrail.models.published import list_published
 
     def number(text: str | None) -> float | None:
@@ -98,6 +101,11 @@ def _as_json(entries: "list[CatalogEntry]") -> str:
                 "flops": {size: number(text) for size, text in figures.flops.items()},
                 "resized_parameters": {size: number(text) for size, text in figures.resized_parameters.items()},
                 "results": [result._asdict() for result in figures.results],
+                "speeds": [
+                    row._asdict()
+                    | {"throughput": number(row.throughput), "memory": number(row.memory), "setup": SETUPS[row.setup]}
+                    for row in figures.speeds
+                ],
                 "variants": [
                     row._asdict() | {"parameters": number(row.parameters), "flops": number(row.flops)}
                     for row in figures.variants
@@ -115,7 +123,23 @@ def _as_text(entries: "list[CatalogEntry]") -> str:
     with console.capture() as capture:
         for line, style in _lay_out(entries, width=console.width if console.is_terminal else None):
             console.print(Text(line, style=style))
-    return f"{capture.get()}\n{_LEGEND}"
+    setups = [f"  {letter}  {setup}" for letter, setup in _setups(entries).items()]
+    return "\n".join([f"{capture.get()}\n{_LEGEND}", *([_SPEED_LEGEND, *setups] if setups else [])])
+
+
+def _setups(entries: "list[CatalogEntry]") -> dict[str, str]:
+    """How the measurements in the table were made, by their letters."""
+    from vitrail.models.figures import SETUPS
+
+    published = [entry.figures for entry in entries if entry.figures is not None]
+    shown = [figures.speed_at(size) for figures in published for size in _sizes(figures)]
+    letters = {speed.setup for speed in shown if speed is not None}
+    return {letter: setup for letter, setup in SETUPS.items() if letter in letters}
+
+
+def _sizes(figures: "Figures") -> list[int]:
+    sources = (figures.flops, (row.image_size for row in figures.results), (row.image_size for row in figures.speeds))
+    return sorted({size for source in sources for size in source})
 
 
 def _lay_out(entries: "list[CatalogEntry]", *, width: int | None) -> "Iterator[tuple[str, str]]":
@@ -171,8 +195,8 @@ def _describe(entry: "CatalogEntry") -> list[dict[str, str]]:
         "Layer Scale": _short(figures.layer_scale),
     }
     rows = []
-    for size in sorted({*figures.flops, *(result.image_size for result in figures.results)}):
-        sized = row | {"image": str(size), "FLOPs": figures.flops.get(size, "")}
+    for size in _sizes(figures):
+        sized = row | {"image": str(size), "FLOPs": figures.flops.get(size, ""), **_speeds(figures, size)}
         best = [result for result in best_results(figures) if result.image_size == size]
         rows += [sized | _accuracies(result) for result in best] or [sized]
     return _with_weights(entry.name, rows or [row])
@@ -187,6 +211,14 @@ def _with_weights(name: str, rows: list[dict[str, str]]) -> list[dict[str, str]]
         row = next((row for row in rows if (row["image"], "*" in row["top-1"]) == wanted), rows[-1])
         row["weights"] = f"{row['weights']} {weights.text.removeprefix(name) or 'yes'}".strip()
     return rows
+
+
+def _speeds(figures: "Figures", size: int) -> dict[str, str]:
+    speed = figures.speed_at(size)
+    if speed is None:
+        return {}
+    columns = {"im/s": speed.throughput, "MB": speed.memory}
+    return {column: f"{value}{speed.setup}" for column, value in columns.items() if value is not None}
 
 
 def _accuracies(result: "Result") -> dict[str, str]:

@@ -31,11 +31,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Measure, then print."""
     from vitrail.recipes import find_recipe
-    from vitrail.settings.text import change, parse_assignments
+    from vitrail.settings.overriding import override
+    from vitrail.settings.text import parse_assignments
 
     changes = parse_assignments(arguments.settings)
     changes.pop("out", None)  # so that the words after `vitrail train` can be taken as they are
-    recipe = change(find_recipe(arguments.recipe), changes)
+    recipe = override(find_recipe(arguments.recipe), changes)
 
     from vitrail.api import plan as measure_plan
 

@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
 SUMMARY = "list, show and copy the training recipes"
 
-_USAGE = "vitrail recipes [PATTERN] | show NAME|FILE | cp NAME|FILE NEW.yaml | tasks | optimizers [PATTERN]"
+_USAGE = (
+    "vitrail recipes [PATTERN] | show NAME|FILE [key=value ...] | cp NAME|FILE NEW.yaml [key=value ...] | tasks | "
+    "optimizers [PATTERN]"
+)
 _COLUMNS = ("recipe", "model", "epochs", "image", "top-1", "about")
 _EXPENDABLE = ("about", "model")  # what a narrow terminal goes without, first to last
 _LEFT_ALIGNED = ("recipe", "model", "about")
@@ -30,8 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "words",
         nargs="*",
         metavar="WORD",
-        help="a pattern like 'deit3*' (default: all); or show and a recipe; or cp, a recipe and a new file; or "
-        "optimizers, which lists what optimizer.name may be",
+        help="a pattern like 'deit3*' (default: all); or show and a recipe; or cp, a recipe and a new file; settings "
+        "behind these, such as model=deit_base, are put in their place; or optimizers, which lists what optimizer.name "
+        "may be",
     )
     parser.add_argument("--all", action="store_true", help="show settings too that have no effect in this recipe")
 
@@ -39,10 +43,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Do what the first word says; anything but show and cp is a pattern."""
     match arguments.words:
-        case ["show", name]:
-            print(_describe(name, everything=arguments.all), end="")
-        case ["cp", name, target]:
-            print(_copy(name, Path(target)))
+        case ["show", name, *settings] if "=" not in name:
+            print(_describe(name, settings, everything=arguments.all), end="")
+        case ["cp", name, target, *settings] if "=" not in name + target:
+            print(_copy(name, Path(target), settings))
         case ["show" | "cp", *_]:
             raise ValueError(f"write {_USAGE}")
         case ["tasks"]:
@@ -60,22 +64,25 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _describe(name: str, *, everything: bool = False) -> str:
+def _describe(name: str, settings: "Sequence[str]", *, everything: bool = False) -> str:
     """A recipe as YAML, after what is known about it; with `everything` also settings that have no effect in it."""
     from vitrail.recipes import RECIPES, find_recipe
-    from vitrail.settings.text import write_yaml
+    from vitrail.settings.overriding import override
+    from vitrail.settings.text import parse_assignments, write_yaml
 
-    text = write_yaml(find_recipe(name), everything=everything)
+    changes = parse_assignments(settings)
+    changes.pop("out", None)  # so that the words after `vitrail train` can be taken as they are
+    text = write_yaml(override(find_recipe(name), changes), everything=everything)
     if name not in RECIPES:
         return text
     about = "".join(f"# {line}".rstrip() + "\n" for line in RECIPES[name].about.splitlines())
     return f"{about}\n{text}"
 
 
-def _copy(name: str, target: Path) -> str:
+def _copy(name: str, target: Path, settings: "Sequence[str]") -> str:
     from vitrail.recipes import RECIPE_EXTENSIONS
 
-    text = _describe(name)
+    text = _describe(name, settings)
     if target.suffix.lower() not in RECIPE_EXTENSIONS:
         raise ValueError(f"the file of a recipe ends in .yaml: vitrail recipes cp {name} {target}.yaml")
     try:

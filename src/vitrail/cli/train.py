@@ -36,7 +36,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _read(arguments: argparse.Namespace) -> "tuple[Recipe, RunFolder]":
     from vitrail.recipes import find_recipe
-    from vitrail.settings.text import change, parse_assignments, read_recipe
+    from vitrail.settings.overriding import override
+    from vitrail.settings.text import parse_assignments, read_recipe
     from vitrail.training.runs.run_folder import RunFolder, find_run
 
     words = arguments.settings
@@ -56,4 +57,4 @@ def _read(arguments: argparse.Namespace) -> "tuple[Recipe, RunFolder]":
                 f"there is no run in {out} to go on with: name a recipe first, such as `vitrail train small`"
             )
         recipe = read_recipe(find_run(folder.path).recipe_file)
-    return change(recipe, changes), folder
+    return override(recipe, changes), folder

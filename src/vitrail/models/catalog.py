@@ -87,23 +87,18 @@ def _deit3() -> dict[str, dict[str, Any]]:
 
 def _three_things() -> dict[str, dict[str, Any]]:
     """The depth x branches models and the stems of Three things, and the huge ones of thesis table 6.13."""
-    drop_path = {"ti": 0.0, "s": 0.05, "b": 0.1, "l": 0.4}
-    # What DeiT-S of that depth needs (CaiT table A.1); 60 blocks get the rate of the deepest one tried.
-    deep_small_drop_path = {24: 0.2, 36: 0.25, 48: 0.3, 60: 0.3}
+    drop_path = {"ti": 0.0, "s": 0.05, "b": 0.1, "l": 0.4}  # section 2.2: by width, whatever the depth
     rows = {}
 
     def add(short: str, depth: int, branches: int, *, suffix: str = "", stem: str = "linear") -> None:
         parallel = f"x{branches}" if branches > 1 else ""
-        rate = drop_path[short]
-        if short == "s" and branches == 1:
-            rate = deep_small_drop_path.get(depth, rate)
         rows[f"vit_{short}{depth}{parallel}{suffix}"] = {
             **WIDTHS[SHORT_WIDTHS[short]],
             "depth": depth,
             "num_branches": branches,
             "stem": stem,
             "class_position": False,
-            "drop_path": rate,
+            "drop_path": drop_path[short],
         }
 
     for short in SHORT_WIDTHS:
@@ -156,17 +151,23 @@ def _cait() -> dict[str, dict[str, Any]]:
 
 
 def _resmlp() -> dict[str, dict[str, Any]]:
-    """ResMLP (thesis table 4.3), with patches of 16, 14 and 8 pixels."""
-    table = {"s12": (384, 12, 0.1), "s24": (384, 24, 1e-5), "s36": (384, 36, 1e-6), "b24": (768, 24, 1e-5)}
+    """ResMLP (thesis table 4.3), with patches of 16, 14 and 8 pixels; stochastic depth as its authors name it."""
+    table = {
+        # name: (dim, depth, LayerScale, drop path)
+        "s12": (384, 12, 0.1, 0.05),
+        "s24": (384, 24, 1e-5, 0.1),
+        "s36": (384, 36, 1e-6, 0.2),
+        "b24": (768, 24, 1e-5, 0.1),
+    }
     rows = {}
-    for name, (dim, depth, layer_scale) in table.items():
+    for name, (dim, depth, layer_scale, drop_path) in table.items():
         for suffix, patch_size in (("", 16), ("_p14", 14), ("_p8", 8)):
             settings = {
                 "dim": dim,
                 "depth": depth,
                 "layer_scale": layer_scale,
                 "patch_size": patch_size,
-                "drop_path": 0.1,
+                "drop_path": drop_path,
             }
             rows[f"resmlp_{name}{suffix}"] = settings
     return rows
@@ -198,7 +199,7 @@ def _build_catalog() -> dict[str, CatalogEntry]:
         ("vit", 1.0, _deit3()),
         ("vit", 0.95, _three_things()),
         ("cait", 1.0, _cait()),
-        ("resmlp", 0.875, _resmlp()),
+        ("resmlp", 0.9, _resmlp()),
         ("patchconvnet", 1.0, _patchconvnet()),
     )
     return {

@@ -311,7 +311,7 @@ def make_backbone(config: TimmConfig, *, is_pretrained: bool = False, weights: d
         settings["pretrained_cfg_overlay"] = {"state_dict": weights, "num_classes": config.num_classes}
     is_pretrained = is_pretrained or weights is not None
     try:
-        return timm.create_model(config.timm_name, pretrained=is_pretrained, **settings)
+        backbone = timm.create_model(config.timm_name, pretrained=is_pretrained, **settings)
     except Exception as error:  # timm's models check little: a wrong value ends in whatever it breaks first
         for setting in ("img_size", "drop_path_rate"):
             if isinstance(error, TypeError) and f"'{setting}'" in str(error):
@@ -320,6 +320,18 @@ def make_backbone(config: TimmConfig, *, is_pretrained: bool = False, weights: d
             raise
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ValueError(f"timm/{config.timm_name} can't be built with these settings: {reason}") from error
+    return with_small_stem(backbone, config) if config.small_images else backbone
+
+
+def with_small_stem(backbone: Any, config: TimmConfig) -> Any:
+    """A ResNet whose first convolution and pooling, which divide the sides by four, keep them instead."""
+    first = getattr(backbone, "conv1", None)
+    if not isinstance(first, nn.Conv2d) or not isinstance(getattr(backbone, "maxpool", None), nn.MaxPool2d):
+        raise ValueError(f"timm/{config.timm_name} has no stem of a ResNet: small_images can't change it")
+    backbone.conv1 = nn.Conv2d(first.in_channels, first.out_channels, 3, padding=1, bias=False)
+    nn.init.kaiming_normal_(backbone.conv1.weight, mode="fan_out", nonlinearity="relu")  # as timm's
+    backbone.maxpool = nn.Identity()
+    return backbone
 
 
 def make_head(config: TimmConfig, dim: int) -> nn.Module:

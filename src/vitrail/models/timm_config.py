@@ -67,12 +67,15 @@ class TimmSettings(CheckedSettings):
     num_heads: int = 1  # heads of the pooling attention
     distilled: bool = False  # two heads of ours on the pooled features, the second for a teacher's labels
     drop_path: float = 0.0
+    small_images: bool = (
+        False  # a ResNet for about 32 pixels: a first convolution of 3x3 without stride, and no pooling
+    )
     options: dict[str, Any] = field(default_factory=dict)  # what else timm's model takes: channels, output_stride ...
 
     def __post_init__(self) -> None:
         self.check_counts("in_channels", "num_heads")
         self.check_counts("num_classes", least=0)
-        self.check_flags("distilled")
+        self.check_flags("distilled", "small_images")
         self.check_number("drop_path", below=1.0)
         check_options(self.options)
         if self.image_size is not None:

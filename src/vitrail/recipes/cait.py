@@ -78,5 +78,17 @@ def cait_distilled_fine_tuned(size: str, image_size: str = "384") -> Recipe:
     Ours: not run.
     """
     changes = {**FINE_TUNING, "image_size": int(image_size), "teacher.image_size": int(image_size)}
+    if (
+        size == "m48"
+    ):  # the authors' answer to issue 108 of facebookresearch/deit; the rate divided by two every 10 epochs
+        changes |= {
+            "epochs": 60.0,
+            "batch_size": 256,
+            "optimizer.weight_decay": 0.05,
+            "schedule.kind": "step",
+            "schedule.decay_epochs": 10.0,
+            "schedule.decay_rate": 0.5,
+            "regularisation.drop_path": 0.3,
+        }
     names = {"name": f"cait_{size}_distilled_{image_size}", "model.init": f"runs/cait_{size}_distilled"}
     return change(cait_distilled(size), {**changes, **names})

@@ -1,4 +1,6 @@
-"""DeiT: data-efficient training of vision transformers (thesis 3.4.5, table 3.9)."""
+"""DeiT: data-efficient training of vision transformers (thesis 3.4.5, table 3.9), its teachers and its depth."""
+
+from typing import Any
 
 from vitrail.settings.image_recipe import ImageEvaluationSettings
 from vitrail.settings.images import AugmentationSettings, BlendSettings
@@ -25,8 +27,18 @@ FINE_TUNING = {
     "schedule.kind": "constant",
     "schedule.min_lr": 0.0,
 }
-# The RegNetY-16GF that DeiT's authors trained; the hard label and a token of its own (3.3, 3.4.2).
-TEACHER = {"teacher.model": "timm/regnety_160", "teacher.kind": "token"}
+# The RegNetY-16GF that DeiT's authors trained (82.9 %); the hard label and a token of its own (3.3, 3.4.2). Without
+# its tag timm takes the newest weights of that name, which were trained on more data.
+TEACHER = {"teacher.model": "timm/regnety_160.deit_in1k", "teacher.kind": "token"}
+
+
+# DeiT-S of other depths (3.5.2, 3.5.3): the catalogue's name, what makes it a DeiT, LayerScale's first value (3.5.1).
+DEPTHS: dict[str, tuple[str, dict[str, Any], float]] = {
+    "12": ("deit_small", {}, 0.1),
+    "18": ("deit_small", {"depth": 18}, 0.1),
+    "24": ("vit_s24", {"class_position": True}, 1e-5),
+    "36": ("vit_s36", {"class_position": True}, 1e-6),
+}
 
 
 def deit(size: str) -> Recipe:
@@ -95,3 +107,50 @@ def deit_base_distilled_384(epochs: str = "300") -> Recipe:
     before = deit_distilled("base", epochs)
     changes = {"name": f"{before.name}_384", "model.init": f"runs/{before.name}", "teacher.image_size": 384}
     return change(before, {**changes, **FINE_TUNING})
+
+
+def deit_regnet(size: str) -> Recipe:
+    """RegNetY with DeiT's training: the teachers of DeiT.
+
+    Command: vitrail train deit_regnety_160 data=imagenet:ROOT out=runs/deit_regnety_160
+    Cost: RegNetY-16GF 20 % more than DeiT-B (thesis 3.4.5).
+    Published: {rows}.
+    Ours: not run.
+    """
+    # "Optimized with a similar optimization procedure as ours" (table 3.5); what is not the same is not printed.
+    model = ModelSettings(name=f"timm/regnety_{size}")
+    return deit("base").model_copy(update={"name": f"deit_regnety_{size}", "model": model})
+
+
+def deit_layer_scale(depth: str) -> Recipe:
+    """DeiT-S of 12 to 36 blocks with LayerScale, 300 epochs.
+
+    Command: vitrail train deit_s24_layer_scale data=imagenet:ROOT out=runs/deit_s24_layer_scale
+    Cost: not published.
+    Published: {rows}.
+    Ours: not run.
+    """
+    name, settings, layer_scale = DEPTHS[depth]
+    return change(
+        deit("small"),
+        {
+            "name": f"deit_s{depth}_layer_scale",
+            "model.name": name,
+            "model.settings": {**settings, "layer_scale": layer_scale, "drop_path_schedule": "uniform"},
+            # 3.5.2: the formula for models derived from DeiT-S, read as max(0.1 * (depth / 12 - 1), 0).
+            "regularisation.drop_path": round(max(0.1 * (int(depth) / 12 - 1), 0.0), 2),
+        },
+    )
+
+
+def deit_layer_scale_fixed(depth: str) -> Recipe:
+    """DeiT-S trained anew with the LayerScale weights of a training before, kept fixed.
+
+    Command: vitrail train deit_s24_layer_scale_fixed data=imagenet:ROOT out=runs/deit_s24_layer_scale_fixed
+        model.layer_scale_of=runs/deit_s24_layer_scale
+    Cost: not published.
+    Published: {rows}.
+    Ours: not run.
+    """
+    before = deit_layer_scale(depth)
+    return change(before, {"name": f"{before.name}_fixed", "model.layer_scale_of": f"runs/{before.name}"})

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from vitrail.settings.data import DataSettings
 from vitrail.settings.image_recipe import ImageEvaluationSettings
 from vitrail.settings.images import AugmentationSettings
 from vitrail.settings.learning import OptimizerSettings, RegularisationSettings, ScheduleSettings
@@ -11,11 +12,14 @@ from vitrail.settings.text import change
 from vitrail.tasks.classify.settings import ClassifyRecipe
 from vitrail.tasks.embed.settings import EmbeddingTaskSettings, EmbedRecipe
 
-# What differs between ImageNet and CIFAR-100: the size of the images, views of an image, clusters of ClusterFit+.
+# What differs between ImageNet and CIFAR-100: the size of the images, views of an image, clusters of ClusterFit+. On
+# pictures of 32 pixels a ResNet-50 for ImageNet would end in a map of 1x1: it has the stem that the field uses there,
+# and evaluation sees whole images.
 DATA: dict[str, dict[str, Any]] = {
-    "imagenet": {"image_size": 224, "views": 4, "clusters": 15000},
-    "cifar100": {"image_size": 32, "views": 8, "clusters": 1500},
+    "imagenet": {"image_size": 224, "views": 4, "clusters": 15000, "crop_ratio": 0.875, "settings": {}},
+    "cifar100": {"image_size": 32, "views": 8, "clusters": 1500, "crop_ratio": 1.0, "settings": {"small_images": True}},
 }
+COARSE = "coarse"  # the level that is trained on; fine classes only measure (2.4.4)
 
 
 def _procedure(name: str, data: str) -> Recipe:
@@ -25,17 +29,20 @@ def _procedure(name: str, data: str) -> Recipe:
         image_size=DATA[data]["image_size"],
         epochs=600.0,
         batch_size=1024,
-        model=ModelSettings(name="timm/resnet50"),
+        model=ModelSettings(name="timm/resnet50", settings=DATA[data]["settings"]),
+        data=DataSettings(level=COARSE),
         augmentation=AugmentationSettings(policy="rand", erasing=0.25),
         optimizer=OptimizerSettings(name="sgd", lr=0.1, reference_batch=256, weight_decay=1e-4, momentum=0.9),
         schedule=ScheduleSettings(kind="cosine", warmup_epochs=5.0, min_lr=0.0),
+        evaluation=ImageEvaluationSettings(crop_ratio=DATA[data]["crop_ratio"]),
     )
 
 
 def baseline(data: str = "imagenet") -> Recipe:
     """A classifier of the labels that there are, whose trunk is the embedding.
 
-    Command: vitrail train grafit_baseline data=FOLDER out=runs/baseline
+    Command: vitrail train grafit_baseline_cifar100 data=cifar100:ROOT out=runs/baseline
+        or data=MANIFEST.csv with a column coarse beside that of the fine classes, or data.level=COLUMN
     Cost: not in the thesis.
     Published: from the coarse labels {timm/resnet50: Baseline, imagenet, kNN} % by kNN and
         {timm/resnet50: Baseline, imagenet, mAP} mAP on the classes of ImageNet,
@@ -49,7 +56,8 @@ def baseline(data: str = "imagenet") -> Recipe:
 def snca(data: str = "imagenet") -> Recipe:
     """Neighbours by label, with a linear projector and the training of its authors.
 
-    Command: vitrail train grafit_snca data=FOLDER out=runs/snca
+    Command: vitrail train grafit_snca_cifar100 data=cifar100:ROOT out=runs/snca
+        or data=MANIFEST.csv with a column coarse beside that of the fine classes, or data.level=COLUMN
     Cost: not in the thesis.
     Published: by its authors, from the coarse labels {timm/resnet50: SNCA, imagenet, kNN} % by kNN on the classes of
         ImageNet and {timm/resnet50: SNCA, cifar100, kNN} on those of CIFAR-100 (thesis table 2.4). Wu et al. (2018):
@@ -70,7 +78,8 @@ def snca(data: str = "imagenet") -> Recipe:
 def snca_plus(data: str = "imagenet") -> Recipe:
     """Neighbours by label, with Grafit's projector and training.
 
-    Command: vitrail train grafit_snca_plus data=FOLDER out=runs/snca_plus
+    Command: vitrail train grafit_snca_plus_cifar100 data=cifar100:ROOT out=runs/snca_plus
+        or data=MANIFEST.csv with a column coarse beside that of the fine classes, or data.level=COLUMN
     Cost: not in the thesis.
     Published: from the coarse labels {timm/resnet50: SNCA+, imagenet, kNN} % by kNN and
         {timm/resnet50: SNCA+, imagenet, mAP} mAP on the classes of ImageNet,
@@ -84,7 +93,8 @@ def snca_plus(data: str = "imagenet") -> Recipe:
 def clusterfit_plus(data: str = "imagenet") -> Recipe:
     """A classifier of the clusters of a Baseline's features.
 
-    Command: vitrail train grafit_clusterfit_plus clusters.of=runs/baseline data=FOLDER out=runs/clusterfit
+    Command: vitrail train grafit_clusterfit_plus_cifar100 clusters.of=runs/baseline data=cifar100:ROOT
+        out=runs/clusterfit
     Cost: not in the thesis.
     Published: from the coarse labels {timm/resnet50: ClusterFit+, imagenet, kNN} % by kNN and
         {timm/resnet50: ClusterFit+, imagenet, mAP} mAP on the classes of ImageNet,
@@ -98,7 +108,8 @@ def clusterfit_plus(data: str = "imagenet") -> Recipe:
 def grafit(data: str = "imagenet", projector: str = "mlp") -> Recipe:
     """Neighbours by label and instances together: a fine embedding from coarse labels.
 
-    Command: vitrail train grafit data=FOLDER out=runs/grafit
+    Command: vitrail train grafit_cifar100 data=cifar100:ROOT out=runs/grafit
+        or data=MANIFEST.csv with a column coarse beside that of the fine classes, or data.level=COLUMN
     Cost: not in the thesis.
     Published: from the coarse labels {timm/resnet50: Grafit, imagenet, kNN} % by kNN and
         {timm/resnet50: Grafit, imagenet, mAP} mAP, conditioned, on the classes of ImageNet,
@@ -123,8 +134,19 @@ def unsupervised(data: str = "imagenet") -> Recipe:
     Published: the row of one class in thesis tables 2.5 and 2.6, on iNaturalist-2018.
     Ours: not run.
     """
-    changes = {"name": _procedure("grafit_unsupervised", data).name, "embedding.knn": 0.0}
+    changes = {"name": _procedure("grafit_unsupervised", data).name, "embedding.knn": 0.0, "data.level": None}
     return change(grafit(data), changes)
+
+
+def pretraining(model: str) -> Recipe:
+    """Grafit on ImageNet-1k's own classes, before it is fine-tuned on other data.
+
+    Command: vitrail train grafit_1k_resnet50 data=imagenet:ROOT out=runs/grafit_1k_resnet50
+    Cost: not in the thesis.
+    Published: only what it gives after fine-tuning, see transfer_grafit and transfer_grafit_384_flowers.
+    Ours: not run.
+    """
+    return change(grafit(), {"name": f"grafit_1k_{model}", "model.name": f"timm/{model}", "data.level": None})
 
 
 def _neighbours(name: str, data: str, *, projector: str) -> Recipe:

@@ -57,6 +57,8 @@ def patchconvnet_384(size: str) -> Recipe:
     Published: not in the thesis for ImageNet-1k alone; after ImageNet-21k see patchconvnet_s60_21k_to_1k_384.
     Ours: not run.
     """
+    # 5.2.3 is silent about warmup: the 5 epochs that the authors' commands have in every training, be it short. Chapter
+    # 3's lowest rate of the cosine is this highest one, so that the other half is constant.
     return change(
         patchconvnet(size),
         {
@@ -126,6 +128,50 @@ def patchconvnet_21k_to_1k_384(size: str) -> Recipe:
     Ours: not run.
     """
     return change(patchconvnet_21k_to_1k(size), {"name": f"patchconvnet_{size}_21k_to_1k_384", "image_size": 384})
+
+
+def patchconvnet_21k_chain(size: str, image_size: str) -> Recipe:
+    """PatchConvNet from ImageNet-21k, fine-tuned at 384 pixels and then at another size.
+
+    Command: vitrail train patchconvnet_s60_21k_to_1k_512 data=imagenet:ROOT out=runs/patchconvnet_s60_21k_to_1k_512
+        init=runs/patchconvnet_s60_21k_to_1k_384
+    Cost: not published.
+    Published: {rows}.
+    Ours: not run.
+    """
+    # The order is that of 5.3.2; each fine-tuning is that of 5.2.3 for another resolution.
+    return change(
+        patchconvnet_384(size),
+        {
+            "name": f"patchconvnet_{size}_21k_to_1k_{image_size}",
+            "model.init": f"runs/patchconvnet_{size}_21k_to_1k_384",
+            "image_size": int(image_size),
+        },
+    )
+
+
+def patchconvnet_per_class() -> Recipe:
+    """PatchConvNet-S60 with an attention map for each class, from a run with one for all.
+
+    Command: vitrail train patchconvnet_s60_per_class data=imagenet:ROOT out=runs/patchconvnet_s60_per_class
+        init=runs/patchconvnet_s60
+    Cost: not published.
+    Published: {rows}.
+    Ours: not run.
+    """
+    # "In a fine-tuning stage with a lower learning rate and smaller batch size" (5.2.1), which is all that is printed:
+    # those of the fine-tuning that has classifiers to learn too (5.2.3).
+    return change(
+        patchconvnet("s60"),
+        {
+            "name": "patchconvnet_s60_per_class",
+            "model.init": "runs/patchconvnet_s60",
+            "model.settings": {"per_class_tokens": True},
+            "epochs": 100.0,
+            "batch_size": 1024,
+            "optimizer.lr": 5e-4,
+        },
+    )
 
 
 def reduced_drop_path(size: str) -> float:

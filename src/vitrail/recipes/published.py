@@ -19,6 +19,7 @@ from vitrail.settings.text import stage_of
 
 Function = Callable[..., Recipe]
 _FROM_21K = ("ImageNet-21k, 240 epochs -> 1k", "ImageNet-21k -> 1k")
+_DEIT = "ImageNet-1k, 300 epochs, DeiT recipe"
 _ON_21K = "on the validation split of ImageNet-21k"
 _WIDTH = 116
 # Function -> its training as `models/figures` names it, with the function's arguments in braces; several: the first
@@ -28,15 +29,30 @@ TRAININGS: Mapping[Function, tuple[str, ...]] = {
     deit.deit_base_384: ("ImageNet-1k, 300 epochs, fine-tuned at 384",),
     deit.deit_distilled: ("ImageNet-1k, {epochs} epochs, distilled",),
     deit.deit_base_distilled_384: ("ImageNet-1k, {epochs} epochs, distilled, fine-tuned at 384",),
+    deit.deit_regnet: (_DEIT,),
+    deit.deit_layer_scale: (
+        "depth {depth}, LayerScale 0.1",
+        "LayerScale 0.1",
+        f"{_DEIT}, LayerScale 1e-5",
+        f"{_DEIT}, LayerScale 1e-6",
+    ),
+    deit.deit_layer_scale_fixed: (
+        "depth {depth}, LayerScale frozen at trained values",
+        "LayerScale frozen at trained values",
+    ),
     cait.cait: ("ImageNet-1k, 400 epochs",),
     cait.cait_384: ("ImageNet-1k, 400 epochs, fine-tuned at 384",),
     cait.cait_distilled: ("ImageNet-1k, 400 epochs, distilled",),
     cait.cait_distilled_fine_tuned: ("ImageNet-1k, 400 epochs, distilled, fine-tuned at {image_size}",),
     resmlp.resmlp: ("ImageNet-1k, 400 epochs",),
     resmlp.resmlp_distilled: ("ImageNet-1k, distilled",),
+    resmlp.resmlp_variant: ("{variant}",),
+    resmlp.resmlp_21k_to_1k: ("ImageNet-21k, 60 epochs -> 1k",),
     patchconvnet.patchconvnet: ("ImageNet-1k, 400 epochs",),
     patchconvnet.patchconvnet_21k_to_1k: ("ImageNet-21k -> 1k",),
     patchconvnet.patchconvnet_21k_to_1k_384: ("ImageNet-21k -> 1k",),
+    patchconvnet.patchconvnet_21k_chain: ("ImageNet-21k -> 1k",),
+    patchconvnet.patchconvnet_per_class: ("one class token per class",),
     resnet.a1: ("ImageNet-1k, A1",),
     resnet.a2: ("ImageNet-1k, A2",),
     resnet.a3: ("ImageNet-1k, A3",),
@@ -45,10 +61,13 @@ TRAININGS: Mapping[Function, tuple[str, ...]] = {
     resnet.resnet_strong: ("ImageNet-1k, SGD, 600 epochs",),
     resnet.resmlp_s12_old: ("old-fashioned training (SGD, 90 epochs)",),
     three_things.three_things_300: ("ImageNet-1k, 300 epochs",),
+    three_things.three_things_300_scaled: ("ImageNet-1k, 300 epochs, LayerScale",),
+    three_things.three_things_400_plain: ("ImageNet-1k, 400 epochs",),
     three_things.three_things_400: ("ImageNet-1k, 400 epochs, LayerScale",),
     three_things.three_things_384: ("ImageNet-1k, 400 epochs, fine-tuned at 384 ({part}, AdamW)",),
     deit3.deit3_400: ("ImageNet-1k, 400 epochs",),
     deit3.deit3_800: ("ImageNet-1k, 800 epochs",),
+    deit3.deit3_other: ("ImageNet-1k, {epochs} epochs",),
     deit3.deit3_low: ("ImageNet-1k, {epochs} epochs at {image_size}, fine-tuned at 224",),
     deit3.deit3_billion: ("ImageNet-1k, 400 epochs at 126, fine-tuned at 224",),
     deit3.deit3_384: ("ImageNet-1k, fine-tuned at 384",),
@@ -59,7 +78,10 @@ TRAININGS: Mapping[Function, tuple[str, ...]] = {
     deit3.deit3_21k_pipeline: _FROM_21K,
     deit3.cait_b12: ("ImageNet-1k, 400 epochs, DeiT III recipe",),
     transfer.transfer: ("fine-tuned on {data}",),
+    transfer.transfer_grafit_384: ("Grafit, fine-tuned on {data}",),
 }
+# Rows that an argument of a function stands for.
+ROWS = {name: row for name, (_, row) in resmlp.VARIANTS.items()}
 
 
 @cache
@@ -73,7 +95,8 @@ def figure_of(function: Function, arguments: tuple[str, ...]) -> Published | Non
     size = last.evaluation.image_size or last.image_size
     assert isinstance(size, int)
     for training in TRAININGS.get(function, ()):
-        found = find_figure(last.model.name, training.format(**given.arguments), image_size=size)
+        what = training.format(**given.arguments)
+        found = find_figure(last.model.name, ROWS.get(what, what), image_size=size)
         if found is not None:
             return found
     return None

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from vitrail.training.loop.schedule import Schedules
 
 # What the papers' optimizers take: a recipe that names one of these is read without torch.
-_KNOWN = {"adamw": ("betas", "eps"), "lamb": ("betas", "eps"), "sgd": ("momentum",)}
+_KNOWN = {"adamw": ("betas", "eps"), "lamb": ("betas", "eps"), "sgd": ("momentum", "nesterov")}
 
 
 class OptimizerSettings(Section):
@@ -35,7 +35,9 @@ class OptimizerSettings(Section):
     eps: PositiveFloat | None = None
     """number added to the divisor of an Adam's step; null: the optimizer's own, 1e-8 for adamw and 1e-6 for lamb"""
     momentum: float | None = Field(default=None, gt=0.0, lt=1.0)
-    """momentum of sgd, with Nesterov, and of its kin; null: 0.9, for torch_muon 0.95"""
+    """momentum of sgd and its kin; null: 0.9, for torch_muon 0.95"""
+    nesterov: bool | None = None
+    """Nesterov's momentum, or the plain one, of sgd and its kin; null: Nesterov's for sgd, else the optimizer's own"""
     layer_decay: float = Field(default=1.0, gt=0.0, le=1.0)
     """learning rate of each layer over that of the layer above it (layer-wise decay)"""
     clip: PositiveFloat | None = None
@@ -51,12 +53,12 @@ class OptimizerSettings(Section):
             _taken_by(name)
         return name
 
-    @field_validator("betas", "eps", "momentum", "options")
+    @field_validator("betas", "eps", "momentum", "nesterov", "options")
     @classmethod
     def check_taken(cls, value: Any, info: ValidationInfo) -> Any:
         """Refuse what the optimizer does not take."""
         name, field = info.data.get("name"), info.field_name
-        if not value or name is None or is_own(name):
+        if value is None or value in ((), {}) or name is None or is_own(name):
             return value
         if field == "betas" and not all(0.0 <= beta < 1.0 for beta in value):
             raise _refusal("betas must be numbers in [0, 1), such as 0.9 and 0.999")
@@ -71,7 +73,7 @@ class OptimizerSettings(Section):
     def unused(self) -> Set[str]:
         """What the papers' other optimizers take."""
         taken = _KNOWN.get(self.name)
-        return set() if taken is None else {"betas", "eps", "momentum"} - set(taken)
+        return set() if taken is None else {"betas", "eps", "momentum", "nesterov"} - set(taken)
 
     def build(self, model: "Model", *, lr: float | None = None) -> "Optimizer":
         """The optimizer of what is not frozen in a model, at this learning rate, or at that of the settings."""

@@ -3,7 +3,8 @@
 from collections.abc import Set
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from vitrail.settings.section import Section
 
@@ -15,12 +16,26 @@ class ModelSettings(Section):
     """name of the model: one of `vitrail models`, or timm/NAME"""
     init: str | None = None
     """weights to start from: pretrained (or pretrained@384,in22k), a run, a saved model, a file, hf://OWNER/NAME"""
+    layer_scale_of: str | None = None
+    """a training whose LayerScale weights are taken and kept fixed while all else is learnt anew (CaiT 4.1.2)"""
     train_only: str = "all"
     """parts that learn besides the head: attention, ffn, norm, positions, stem, blocks.18+, several with commas"""
     position_resize: Literal["bicubic", "bilinear"] = "bicubic"
     """interpolation that fits weights to start from, such as positions, to another image size"""
     settings: dict[str, Any] = Field(default_factory=dict)
     """further settings of the model, such as {depth: 6, patch_size: 4}"""
+
+    @property
+    def source(self) -> str | None:
+        """Where weights are read before training: those to start from, or those of LayerScale alone."""
+        return self.init or self.layer_scale_of
+
+    @model_validator(mode="after")
+    def check_source(self) -> "ModelSettings":
+        """Refuse to start from the weights of a training and to train anew at once."""
+        if self.init is not None and self.layer_scale_of is not None:
+            raise PydanticCustomError("two_sources", "init and layer_scale_of are two ways to begin: leave one out")
+        return self
 
     def unused(self) -> Set[str]:
         """What is read only where there are weights to start from."""

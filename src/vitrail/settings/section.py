@@ -39,7 +39,7 @@ class Section(BaseModel):
         if isinstance(field.default, Section):  # it looks at its own
             return value
         items = value if isinstance(value, (list, tuple)) else (value,)
-        if field.annotation is not bool and any(isinstance(item, bool) for item in items):
+        if field.annotation not in (bool, bool | None) and any(isinstance(item, bool) for item in items):
             raise PydanticCustomError("no_number", "true and false are no values of it")
         if isinstance(value, Mapping) and _has_infinite(value):  # of other fields pydantic sees to it
             raise PydanticCustomError("no_number", "numbers must be finite")

@@ -70,7 +70,7 @@ def change(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
     settings makes it a recipe of that task: teacher=RUN makes distillation of classification.
     """
     label = ", ".join(f"{key}={value}" for key, value in changes.items())
-    changes = {_long(key): value for key, value in changes.items()}
+    changes = {long_key(key): value for key, value in changes.items()}
     changes = {key: value for key, value in changes.items() if value is not None or not _is_of_another(key, recipe)}
     kind = _kind_after(recipe, changes, label=label)
     content = {key: value for key, value in recipe.model_dump().items() if key in kind.model_fields}
@@ -137,7 +137,8 @@ def short_keys() -> dict[str, str]:
     return {short: key for kind in recipe_classes() for short, key in kind.short_keys.items()}
 
 
-def _long(key: str) -> str:
+def long_key(key: str) -> str:
+    """The dotted key that a short one stands for; any other is itself."""
     return short_keys().get(key, key)
 
 
@@ -148,12 +149,12 @@ def _change_stage(content: dict[str, Any], key: str, value: Any) -> None:
         raise ValueError(f"{key}: there is no stage {number}; this recipe has {len(stages)}, counted from 0")
     wanted = ".".join(rest)
     stage = stages[int(number)]
-    same = [known for known in stage if _long(known) == _long(wanted)]
+    same = [known for known in stage if long_key(known) == long_key(wanted)]
     stage[same[0] if same else wanted] = value
 
 
 def _stages_that_set(recipe: Recipe, key: str) -> list[int]:
-    return [number for number, stage in enumerate(recipe.stages) if any(_long(known) == key for known in stage)]
+    return [number for number, stage in enumerate(recipe.stages) if any(long_key(known) == key for known in stage)]
 
 
 def parse_assignments(words: Sequence[str]) -> dict[str, Any]:
@@ -169,7 +170,7 @@ def parse_assignments(words: Sequence[str]) -> dict[str, Any]:
 
 def _is_text(key: str) -> bool:
     """Whether a setting is a text, such as a path, which may have any sign in it or look like a number."""
-    key = _long(re.sub(r"^stages\.\d+\.", "", key))
+    key = long_key(re.sub(r"^stages\.\d+\.", "", key))
     return key == "out" or any(_type_of(kind, key) in (str, str | None) for kind in recipe_classes())
 
 

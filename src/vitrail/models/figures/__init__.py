@@ -8,7 +8,19 @@ Transformers", and "thesis" is H. Touvron's, which holds Grafit (chapter 2), Dei
 from vitrail.models.figures.catalogue import FIGURES
 from vitrail.models.figures.find import Published, find_figure
 from vitrail.models.figures.others import OTHERS
-from vitrail.models.figures.record import Figures, Result, Score, Variant
+from vitrail.models.figures.record import SETUPS, Figures, Result, Score, Speed, Variant
 from vitrail.models.figures.scores import SCORES
 
-__all__ = ["FIGURES", "OTHERS", "SCORES", "Figures", "Published", "Result", "Score", "Variant", "find_figure"]
+__all__ = [
+    "FIGURES",
+    "OTHERS",
+    "SCORES",
+    "SETUPS",
+    "Figures",
+    "Published",
+    "Result",
+    "Score",
+    "Speed",
+    "Variant",
+    "find_figure",
+]

@@ -42,6 +42,10 @@ DEIT: dict[str, Figures] = {
             Variant("LayerScale initialised to 0", None, None, 79.7, None, None, _DEPTH),
             Variant("LayerScale initialised in [0, 0.2]", None, None, 80.2, None, None, _DEPTH),
             Variant("LayerScale frozen at trained values", None, None, 80.6, None, None, "CaiT section 4.1.2"),
+            Variant("depth 18, LayerScale 0.1", None, None, 81.7, None, None, _DEPTH),
+            Variant(
+                "depth 18, LayerScale frozen at trained values", None, None, 81.5, None, None, "CaiT section 4.1.2"
+            ),
             Variant("ReZero", None, None, 78.3, None, None, _DEPTH),
             Variant("T-Fixup", None, None, 79.4, None, None, _DEPTH),
             Variant("Fixup", None, None, 80.7, None, None, _DEPTH),

@@ -37,6 +37,28 @@ class Score(NamedTuple):
     source: str
 
 
+# How throughput and memory were measured; the letters stand beside the figures in `vitrail models`.
+SETUPS = {
+    "a": "one V100 of 32 GB, batch 256, mixed precision",
+    "b": "one V100 of 32 GB, batch 128, fp16, PyTorch 1.8, CUDA 11",
+    "c": "one V100 of 16 GB, the largest batch that fits, mean of 30 runs",
+    "d": "one V100 of 32 GB, batch 32",
+    "e": "hardware and batch not printed",
+    "f": "a V100, one image at a time",
+    "g": "a V100, batch 64",
+}
+
+
+class Speed(NamedTuple):
+    """What inference takes, as printed."""
+
+    image_size: int
+    throughput: str | None  # images a second
+    memory: str | None  # peak, in MB
+    setup: str  # a key of SETUPS
+    source: str
+
+
 @dataclass(frozen=True)
 class Figures:
     """What the papers print about one model.
@@ -52,8 +74,13 @@ class Figures:
     layer_scale: float | None = None  # initial value; None: no LayerScale in the main recipe, or its value not stated
     results: tuple[Result, ...] = ()
     variants: tuple[Variant, ...] = ()
+    speeds: tuple[Speed, ...] = ()  # of several at an image size the one that most models have is first
     resized_parameters: Mapping[int, str] = field(default_factory=dict)  # image size -> millions, other than at 224
     contradictions: tuple[str, ...] = ()  # other printed values that the ones above were preferred to
     doubts: Mapping[str, str] = field(
         default_factory=dict
     )  # "parameters", "parameters 384", ... -> why it can't be right
+
+    def speed_at(self, image_size: int) -> Speed | None:
+        """The first measurement at that size."""
+        return next((speed for speed in self.speeds if speed.image_size == image_size), None)

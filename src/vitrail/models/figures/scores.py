@@ -3,13 +3,20 @@
 from vitrail.models.figures.record import Score
 
 _TOP1 = "% top-1"
+_T37, _T319, _T44 = "thesis table 3.7", "thesis table 3.19", "thesis table 4.4"
+_T55, _T611, _V6 = "thesis table 5.5", "thesis table 6.11", "Three things table 6"
+_SIX = ("cifar10", "cifar100", "flowers", "cars", "inat18", "inat19")
 _T24, _T27 = "thesis table 2.4", "thesis table 2.7"
 _CURVE = "curve published by the authors"
 _OWN_21K = "on the validation split of ImageNet-21k"
 
 
-def _transfer(source: str, **accuracies: float) -> tuple[Score, ...]:
-    return tuple(Score(f"fine-tuned on {data}", value, _TOP1, source) for data, value in accuracies.items())
+def _transfer(source: str, *, method: str = "", **accuracies: float) -> tuple[Score, ...]:
+    return tuple(Score(f"{method}fine-tuned on {data}", value, _TOP1, source) for data, value in accuracies.items())
+
+
+def _six(source: str, *accuracies: float, method: str = "") -> tuple[Score, ...]:
+    return _transfer(source, method=method, **dict(zip(_SIX, accuracies, strict=True)))
 
 
 def _coarse_to_fine(
@@ -25,15 +32,62 @@ def _coarse_to_fine(
 
 
 SCORES: dict[str, tuple[Score, ...]] = {
-    "cait_s36": _transfer(
-        "thesis table 3.19", cifar10=99.2, cifar100=92.2, flowers=98.8, cars=93.5, inat18=77.1, inat19=80.6
+    "deit_base": _six(_T37, 99.1, 90.8, 98.4, 92.1, 73.2, 77.7),
+    "deit_base_distilled": _six(_T37, 99.1, 91.3, 98.8, 92.9, 73.7, 78.4),
+    "cait_s36": (
+        *_six(_T319, 99.2, 92.2, 98.8, 93.5, 77.1, 80.6),
+        *_six(_T319, 99.2, 92.2, 99.0, 94.1, 77.0, 81.4, method="distilled, "),
     ),
-    "deit3_small": (Score(f"240 epochs, {_OWN_21K}", 54.1, _TOP1, _CURVE),),
-    "deit3_base": (Score(f"240 epochs, {_OWN_21K}", 56.5, _TOP1, _CURVE),),
-    "deit3_large": (Score(f"240 epochs, {_OWN_21K}", 57.4, _TOP1, _CURVE),),
+    "cait_m36": (
+        *_six(_T319, 99.3, 93.3, 99.0, 93.5, 76.9, 81.7),
+        *_six(_T319, 99.4, 93.1, 99.1, 94.2, 78.0, 81.8, method="distilled, "),
+    ),
+    "resmlp_s12": _six(_T44, 98.1, 87.0, 97.4, 84.6, 60.2, 71.0),
+    "resmlp_s24": _six(_T44, 98.7, 89.5, 97.9, 89.5, 64.3, 72.5),
+    "patchconvnet_s60": (
+        *_six(_T55, 99.2, 91.4, 98.8, 94.0, 72.9, 78.1),
+        *_six(_T55, 99.1, 91.4, 98.9, 94.5, 76.8, 81.4, method="at 320, "),
+    ),
+    "patchconvnet_b120": (
+        *_six(_T55, 99.2, 91.1, 99.0, 94.4, 74.3, 79.5),
+        *_six(_T55, 99.1, 91.2, 99.1, 94.8, 79.6, 82.5, method="at 320, "),
+    ),
+    "vit_s12": (
+        *_six(_V6, 98.9, 90.5, 96.8, 89.7, 68.0, 73.9),
+        *_six(_V6, 98.7, 89.1, 96.9, 89.8, 60.6, 68.7, method="attention, "),
+        *_six(_V6, 98.9, 90.1, 96.1, 88.3, 64.4, 72.5, method="ffn, "),
+    ),
+    "vit_b12": (
+        *_six(_V6, 99.3, 92.5, 97.8, 92.7, 74.1, 78.2),
+        *_six(_V6, 99.2, 91.8, 98.5, 92.8, 71.1, 75.7, method="attention, "),
+        *_six(_V6, 99.3, 92.1, 97.5, 88.9, 73.3, 77.3, method="ffn, "),
+    ),
+    "vit_l24": (
+        *_six(_V6, 99.3, 93.2, 98.3, 93.8, 75.9, 79.7),
+        *_six(_V6, 99.2, 92.7, 98.4, 93.8, 75.3, 78.7, method="attention, "),
+        *_six(_V6, 99.2, 93.0, 97.6, 93.0, 75.4, 79.3, method="ffn, "),
+    ),
+    "deit3_small": (
+        Score(f"240 epochs, {_OWN_21K}", 54.1, _TOP1, _CURVE),
+        *_six(_T611, 98.9, 90.6, 96.4, 89.9, 67.1, 72.7),
+    ),
+    "deit3_base": (
+        Score(f"240 epochs, {_OWN_21K}", 56.5, _TOP1, _CURVE),
+        *_six(_T611, 99.3, 92.5, 98.6, 93.4, 73.6, 78.0),
+    ),
+    "deit3_large": (
+        Score(f"240 epochs, {_OWN_21K}", 57.4, _TOP1, _CURVE),
+        *_six(_T611, 99.3, 93.4, 98.9, 94.5, 75.6, 79.3),
+    ),
     "deit3_huge": (Score(f"90 epochs, {_OWN_21K}", 58.0, _TOP1, _CURVE),),
+    "timm/regnety_080": _transfer(
+        "thesis table 2.10", method="Grafit, ", flowers=99.1, cars=94.7, food101=93.7, inat18=81.2, inat19=84.1
+    ),
     "timm/resnet50": (
         *_transfer("thesis table 2.16", flowers=96.2, cars=90.0, food101=88.2, inat18=65.0, inat19=72.8),
+        *_transfer(
+            "thesis table 2.16", method="Grafit, ", flowers=97.6, cars=91.4, food101=88.9, inat18=65.6, inat19=74.1
+        ),
         *_coarse_to_fine("Baseline", imagenet=(54.7, 22.7), cifar100=(71.8, 42.5), source=_T27),
         *_coarse_to_fine("SNCA", imagenet=(52.8, None), cifar100=(62.3, None), source=_T24),
         *_coarse_to_fine("SNCA+", imagenet=(55.4, 31.8), cifar100=(72.2, 35.9), source=_T27),

@@ -14,12 +14,27 @@ class Cost(NamedTuple):
     is_gain: bool = False  # more of it is better, as of images a second
 
 
+_SETUP = "a"  # of SETUPS
 COSTS = {
     "flops": Cost("FLOPs: billions of multiply-adds", lambda figures, size: figures.flops.get(size)),
     "parameters": Cost(
         "parameters, millions", lambda figures, size: figures.resized_parameters.get(size, figures.parameters)
     ),
+    "throughput": Cost(
+        "images a second (one V100 of 32 GB, batch 256)",
+        lambda figures, size: _measured(figures, size, "throughput"),
+        is_gain=True,
+    ),
+    "memory": Cost(
+        "peak memory, MB (one V100 of 32 GB, batch 256)", lambda figures, size: _measured(figures, size, "memory")
+    ),
 }
+
+
+def _measured(figures: Figures, image_size: int, what: str) -> str | None:
+    """A figure of the setup that most models were measured with: others can't be compared with it."""
+    speeds = (speed for speed in figures.speeds if (speed.image_size, speed.setup) == (image_size, _SETUP))
+    return next((getattr(speed, what) for speed in speeds), None)
 
 
 class TradeOff(NamedTuple):

@@ -18,6 +18,8 @@ _T64 = "thesis table 6.4"
 _DEPTH = "thesis tables 3.11 and 3.12"
 _GATED = "thesis table 3.11"
 _FROZEN = "CaiT section 4.1.2"
+# Three things, section 2.2: by width, and so the same for sequential and parallel models.
+_DROP_PATH = {"ti": 0.0, "s": 0.05, "b": 0.1, "l": 0.4}
 
 
 def _at_384(*accuracies: tuple[float, float]) -> tuple[Result, ...]:
@@ -32,7 +34,7 @@ def _at_384(*accuracies: tuple[float, float]) -> tuple[Result, ...]:
 def _stem(flops: str, top1: float, v2: float, beit: float) -> Figures:
     """A row of table 7: a ViT-B12 behind another stem."""
     results = (Result(224, _PLAIN, top1, None, v2, _T7), Result(224, _BEIT, beit, None, None, _T7))
-    return Figures(source=_T7, flops={224: flops}, drop_path=0.1, results=results)
+    return Figures(source=_T7, flops={224: flops}, drop_path=_DROP_PATH["b"], results=results)
 
 
 VIT: dict[str, Figures] = {
@@ -40,14 +42,14 @@ VIT: dict[str, Figures] = {
         source=_T1,
         parameters="5.7",
         flops={224: "1.3"},
-        drop_path=0.0,
+        drop_path=_DROP_PATH["ti"],
         results=(Result(224, _PLAIN, 72.7, None, 60.3, _T1), Result(224, _SCALED, 73.5, None, 61.4, _T1)),
     ),
     "vit_s12": Figures(
         source=_T1,
         parameters="22.1",
         flops={224: "4.6"},
-        drop_path=0.05,
+        drop_path=_DROP_PATH["s"],
         results=(
             Result(224, _PLAIN, 79.7, None, 68.5, _T1),
             Result(224, _PLAIN, 79.8, 85.9, 68.2, _T64),
@@ -63,10 +65,10 @@ VIT: dict[str, Figures] = {
         ),
     ),
     "vit_s24": Figures(
-        source=_DEPTH + " (DeiT-S of depth 24, drop path)",
-        drop_path=0.2,
+        source=_DEPTH + " (DeiT-S of depth 24)",
+        drop_path=_DROP_PATH["s"],
         results=(
-            Result(224, "ImageNet-1k, 300 epochs, DeiT recipe", 81.0, None, None, _DEPTH),
+            Result(224, "ImageNet-1k, 300 epochs, DeiT recipe, drop path 0.2", 81.0, None, None, _DEPTH),
             Result(224, "ImageNet-1k, 300 epochs, DeiT recipe, LayerScale 1e-5", 82.4, None, None, _DEPTH),
         ),
         variants=(
@@ -80,10 +82,10 @@ VIT: dict[str, Figures] = {
         ),
     ),
     "vit_s36": Figures(
-        source=_DEPTH + " (DeiT-S of depth 36, drop path)",
-        drop_path=0.25,
+        source=_DEPTH + " (DeiT-S of depth 36)",
+        drop_path=_DROP_PATH["s"],
         results=(
-            Result(224, "ImageNet-1k, 300 epochs, DeiT recipe", 81.9, None, None, _DEPTH),
+            Result(224, "ImageNet-1k, 300 epochs, DeiT recipe, drop path 0.25", 81.9, None, None, _DEPTH),
             Result(224, "ImageNet-1k, 300 epochs, DeiT recipe, LayerScale 1e-6", 82.9, None, None, _DEPTH),
         ),
         variants=(
@@ -97,27 +99,31 @@ VIT: dict[str, Figures] = {
         ),
     ),
     "vit_s48": Figures(
-        source=_T3 + "; drop path: CaiT supplement table A.1 (DeiT-S of depth 48)",
+        source=_T3,
         parameters="85.9",
         flops={224: "18.3"},
-        drop_path=0.3,
+        drop_path=_DROP_PATH["s"],
         results=(
             Result(224, _PLAIN, 82.3, None, 72.0, _T3),
-            Result(224, "ImageNet-1k, 300 epochs, DeiT recipe", 80.7, None, None, "CaiT supplement table A.1"),
+            Result(
+                *(224, "ImageNet-1k, 300 epochs, DeiT recipe, drop path 0.3", 80.7, None, None),
+                "CaiT supplement table A.1",
+            ),
         ),
     ),
-    "vit_s18x2": Figures(source="Three things table 4 (speed only)"),
+    "vit_s18x2": Figures(source="Three things table 4 (speed only)", drop_path=_DROP_PATH["s"]),
     "vit_s24x2": Figures(
         source=_T3,
         parameters="85.9",
         flops={224: "18.3"},
+        drop_path=_DROP_PATH["s"],
         results=(Result(224, _PLAIN, 82.6, None, 72.3, _T3),),
     ),
     "vit_b12": Figures(
         source="Three things tables 1 and 7",
         parameters="86.6",
         flops={224: "17.58"},
-        drop_path=0.1,
+        drop_path=_DROP_PATH["b"],
         results=(
             Result(224, _PLAIN, 82.2, None, 71.2, _T1),
             Result(224, _PLAIN, 82.2, 87.2, 71.4, _T64),
@@ -142,12 +148,14 @@ VIT: dict[str, Figures] = {
     "vit_b13": Figures(
         source=_T7,
         flops={224: "19.04"},
+        drop_path=_DROP_PATH["b"],
         results=(Result(224, _PLAIN, 82.35, None, 71.3, _T7), Result(224, _BEIT, 83.26, None, None, _T7)),
     ),
     "vit_b36": Figures(
         source=_T3,
         parameters="256.7",
         flops={224: "52.5"},
+        drop_path=_DROP_PATH["b"],
         results=(
             Result(224, _PLAIN, 82.9, None, 72.2, _T2),
             Result(224, _PLAIN_SCALED, 83.9, None, 73.2, _T2),
@@ -159,6 +167,7 @@ VIT: dict[str, Figures] = {
         source=_T3,
         parameters="256.7",
         flops={224: "52.5"},
+        drop_path=_DROP_PATH["b"],
         results=(
             Result(224, _PLAIN, 83.3, None, 72.4, _T2),
             Result(224, _PLAIN_SCALED, 83.8, None, 73.3, _T2),
@@ -170,7 +179,7 @@ VIT: dict[str, Figures] = {
         source=_T1,
         parameters="304.4",
         flops={224: "61.6"},
-        drop_path=0.4,
+        drop_path=_DROP_PATH["l"],
         results=(
             Result(224, _PLAIN, 83.0, 87.9, 72.4, _REAL),
             Result(224, _PLAIN_SCALED, 83.4, None, 73.3, _T3),

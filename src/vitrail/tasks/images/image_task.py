@@ -20,7 +20,7 @@ from vitrail.inspection.branches import branch_ratios
 from vitrail.models.contract import Model
 from vitrail.settings.image_recipe import ImageRecipe
 from vitrail.tasks.contract import Initial, Loaders, StepContext, Task
-from vitrail.tasks.images.initial_weights import load_initial
+from vitrail.tasks.images.initial_weights import load_initial, take_layer_scales
 from vitrail.tasks.images.labelled_data import LabelledData, balanced_weights, open_labelled
 from vitrail.tasks.site import Site
 
@@ -58,7 +58,10 @@ class ImageTask(Task[ImageBatch]):
     def load_initial(self, model: Model, source: str | Initial, *, description: Mapping[str, Any]) -> None:
         """Weights to start from; those of a classifier for other classes are left out."""
         classes = description.get("classes")
-        load_initial(model, source, classes=classes, interpolation=self.recipe.model.position_resize)
+        if source == self.recipe.model.layer_scale_of:
+            take_layer_scales(model, str(source), classes=classes)
+        else:
+            load_initial(model, source, classes=classes, interpolation=self.recipe.model.position_resize)
 
     def attach(self, model: Model) -> None:
         """Normalise images as the model wants them."""

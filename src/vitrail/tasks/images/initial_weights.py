@@ -3,6 +3,7 @@
 import json
 import logging
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 from vitrail.data.sources.imagenet_classes import imagenet_classes
 from vitrail.models.catalog import create_model
 from vitrail.models.contract import Model
+from vitrail.models.layer_scales import freeze_layer_scales, layer_scales
 from vitrail.settings.image_recipe import ImageRecipe
 from vitrail.tasks.contract import Initial
 from vitrail.weights import load_weights
@@ -28,6 +30,8 @@ def make_backbone(recipe: ImageRecipe, *, num_classes: int, **settings: Any) -> 
     for name in ("drop_path", "dropout"):
         if (rate := getattr(recipe.regularisation, name)) is not None:
             settings[name] = rate
+    if recipe.model.layer_scale_of is not None:
+        settings["layer_scale_frozen"] = True
     model = create_model(recipe.model.name, **settings)
     if recipe.evaluation.crop_ratio is not None:
         model.preprocessing = replace(model.preprocessing, crop_ratio=recipe.evaluation.crop_ratio)
@@ -65,6 +69,14 @@ def load_initial(
         is_other = True
     kept = "; its classifier is for other classes, so it starts anew" if is_other else ", with their classifier"
     _LOGGER.info("weights from %s%s", label, kept if model.config.num_classes else "")
+
+
+def take_layer_scales(model: Model, source: str, *, classes: Sequence[str] | None) -> None:
+    """The LayerScale weights of another training of the same model, which stay as they are; all else begins anew."""
+    trained = deepcopy(model)
+    load_initial(trained, source, classes=classes)
+    freeze_layer_scales(model.trunk, layer_scales(trained.trunk))
+    _LOGGER.info("LayerScale from %s, kept fixed; all else begins anew", source)
 
 
 def read_classes(folder: Path) -> tuple[str, ...] | None:

@@ -100,7 +100,7 @@ def build_optimizer(model: Model, settings: OptimizerSettings, *, lr: float) -> 
     Give it the bare model, on its device: wrappers change names. Gradients are clipped by the caller.
     """
     found = find_optimizer(settings.name)
-    given = {name: getattr(settings, name) for name in ("betas", "eps", "momentum")}
+    given = {name: getattr(settings, name) for name in ("betas", "eps", "momentum", "nesterov")}
     arguments = {name: value for name, value in given.items() if value is not None} | settings.options
     found.check(arguments)
     groups = parameter_groups(

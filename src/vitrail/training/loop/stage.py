@@ -89,7 +89,7 @@ class Stage:
         """Build everything; take the weights of the stage before, or the whole state of a checkpoint."""
         recipe = self.recipe
         self.model = self.task.make_model(self.description)
-        source = initial or recipe.model.init
+        source = initial or recipe.model.source
         if state is not None:
             self.model.load_state_dict(state.pop("model"))
         elif source is not None:

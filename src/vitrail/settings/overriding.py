@@ -1,0 +1,51 @@
+"""What a user says on top of a recipe, on the command line or in Python."""
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from vitrail.settings.recipe import Recipe
+from vitrail.settings.text import change, long_key
+
+_LOGGER = logging.getLogger(__name__)
+_NAME, _SETTINGS = "model.name", "model.settings"
+
+
+def override(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
+    """The recipe with what a user says in place of it.
+
+    Settings of the model belong to the model that the recipe was written for: with another one they are left out, and
+    a line says so. Those that the user says are kept.
+    """
+    said = {long_key(key): value for key, value in changes.items()}
+    name = said.get(_NAME)
+    if name is None or name == recipe.model.name:
+        return change(recipe, changes)
+    before = recipe.model
+    key = "init" if before.init is not None else "layer_scale_of"
+    if before.source is not None and f"model.{key}" not in said:
+        raise ValueError(
+            f"{recipe.name} starts from {before.source}, weights of {before.name}: give those of {name} with "
+            f"{key if key == 'init' else f'model.{key}'}=WEIGHTS, or null to start from none"
+        )
+    dropped = {**before.settings, **_in_stages(recipe)}
+    stages = tuple({key: value for key, value in stage.items() if not _is_setting(key)} for stage in recipe.stages)
+    model = before.model_copy(update={"settings": {}})
+    changed = change(recipe.model_copy(update={"model": model, "stages": stages}), changes)
+    if dropped and _SETTINGS not in said:
+        listed = ", ".join(f"{key}={value}" for key, value in dropped.items())
+        _LOGGER.warning("%s is trained without what %s says of %s: %s", name, recipe.name, before.name, listed)
+    return changed
+
+
+def _in_stages(recipe: Recipe) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for stage in recipe.stages:
+        for key, value in stage.items():
+            if _is_setting(key):
+                found |= value if long_key(key) == _SETTINGS else {key.removeprefix(f"{_SETTINGS}."): value}
+    return found
+
+
+def _is_setting(key: str) -> bool:
+    return f"{long_key(key)}.".startswith(f"{_SETTINGS}.")
