@@ -39,7 +39,7 @@ def test_ranks_and_micro_batches_divide_the_same_global_batches(num_ranks: int, 
     ]
     for step, batch in enumerate(whole):
         first = step * num_micro_batches
-        parts = [part for rank in divided for part in rank[first : first + num_micro_batches]]
+        parts = [rank[first + place] for place in range(num_micro_batches) for rank in divided]
         assert [sample for part in parts for sample in part] == batch
         assert len({len(part) for part in parts}) == 1
 
@@ -55,10 +55,8 @@ def test_pairs_are_those_of_the_whole_batch_however_it_is_cut(
         return [batch[place : place + 2] for place in range(0, len(batch), 2)]
 
     [whole, *_] = steps(Sampler(batch_size, batch_size=batch_size))
-    parts = [
-        part
-        for rank in range(num_ranks)
-        for part in steps(
+    of_ranks = [
+        steps(
             Sampler(
                 batch_size,
                 batch_size=batch_size,
@@ -66,7 +64,9 @@ def test_pairs_are_those_of_the_whole_batch_however_it_is_cut(
                 num_micro_batches=num_micro_batches,
             )
         )
+        for rank in range(num_ranks)
     ]
+    parts = [part for together in zip(*of_ranks, strict=True) for part in together]
     assert len(parts) == num_ranks * num_micro_batches
     assert [pair for part in parts for pair in pairs(part)] == pairs(whole)
 

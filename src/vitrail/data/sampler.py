@@ -1,8 +1,9 @@
 """Which samples make up each step of an epoch, for one rank: a function of the seed and the epoch, and nothing else.
 
-An epoch is one order of all samples, cut into global batches. A rank takes its contiguous part of every global batch:
-the whole batch is the same for any number of ranks, and no sample is seen twice or left out because of them. The parts
-are cut between pairs of neighbours, which `blend` mixes: so these are the same for any number of ranks too.
+An epoch is one order of all samples, cut into global batches. A global batch is cut into micro-batches, of which each
+rank takes a contiguous part: batches and micro-batches are the same for any number of ranks, and no sample is seen
+twice or left out because of them. The parts are cut between pairs of neighbours, which `blend` mixes: so these are the
+same for any number of ranks too.
 """
 
 import math
@@ -149,9 +150,13 @@ class Sampler:
         return samples
 
     def _parts(self, length: int) -> list[slice]:
-        """This rank's micro-batches of a global batch, none of them empty."""
-        mine = _cut(slice(0, length), self.ranks.num_ranks, piece=self._piece)[self.ranks.rank]
-        parts = _cut(mine, self.num_micro_batches, piece=self._piece)
+        """This rank's micro-batches of a global batch, none of them empty.
+
+        The batch is cut into micro-batches first and each of these between ranks: what the ranks compute at the same
+        time, which is what batch normalisation sees, is the same images for any number of ranks.
+        """
+        together = _cut(slice(0, length), self.num_micro_batches, piece=self._piece)
+        parts = [_cut(part, self.ranks.num_ranks, piece=self._piece)[self.ranks.rank] for part in together]
         return [part for part in parts if part.stop > part.start]
 
 
