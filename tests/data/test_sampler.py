@@ -198,3 +198,35 @@ def test_what_would_leave_ranks_out_of_step_or_count_samples_twice_is_refused() 
 def test_a_rank_outside_its_world_is_an_error() -> None:
     with pytest.raises(ValueError, match="rank 2 is not one of 2 ranks: they count from 0"):
         Ranks(2, 2)
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "num_repeats"), [(11, 3), (12, 2), (16, 3), (21, 4), (64, 3), (67, 3), (96, 3), (256, 3)]
+)
+def test_the_views_of_an_image_have_different_neighbours(batch_size: int, num_repeats: int) -> None:
+    sampler = Sampler(600, batch_size=batch_size, seed=1, num_repeats=num_repeats)
+    plain = Sampler(600, batch_size=batch_size, seed=1, num_repeats=num_repeats, keeps_pairs=False)
+    for batch, same in zip(steps(sampler), steps(plain), strict=True):
+        assert set(batch) == set(same), "only the order is another"
+        pairs = [
+            frozenset(sample.index for sample in batch[place : place + 2]) for place in range(0, len(batch) - 1, 2)
+        ]
+        assert all(len(pair) == 2 for pair in pairs), "no image is beside itself"
+        assert len(set(pairs)) == len(pairs), "no two images are beside each other twice"
+
+
+def test_a_batch_of_too_few_images_to_have_different_neighbours_is_paired_all_the_same() -> None:
+    [first, *_] = steps(Sampler(60, batch_size=6, num_repeats=3))
+    assert len(set(first)) == 6
+    assert all(one.index != two.index for one, two in zip(first[::2], first[1::2], strict=True))
+
+
+def test_the_places_of_the_parts_are_told() -> None:
+    for num_ranks, num_micro_batches in itertools.product((1, 2, 3), (1, 2, 4)):
+        [whole, *_] = steps(Sampler(200, batch_size=54, seed=3))
+        for rank in range(num_ranks):
+            sampler = Sampler(
+                200, batch_size=54, seed=3, ranks=Ranks(rank, num_ranks), num_micro_batches=num_micro_batches
+            )
+            parts = steps(sampler)[:num_micro_batches]
+            assert [whole[place] for place in sampler.first_places] == [part[0] for part in parts]

@@ -189,7 +189,7 @@ class Stage:
         for place, batch in enumerate(batches):
             share = batch.num_samples * self.world.num_ranks / self.sampler.batch_size
             with local_gradients(self.parallel, is_last=place == len(batches) - 1):
-                losses = self._judge(self.parallel, batch)
+                losses = self._judge(self.parallel, batch, place=place)
                 self.scaler.scale(losses.total * share).backward()
             loss += losses.total.detach() * share
             for name, part in losses.parts.items():
@@ -217,9 +217,10 @@ class Stage:
         """Make dropped paths a function of the step too, so that a resumed run needs no random state."""
         torch.manual_seed(Draws(self.seed, self.step, self.world.rank, "model").integer(2**62))
 
-    def _judge(self, model: nn.Module, batch: Batch) -> Losses:
-        """What a batch of the current step costs."""
-        at = StepContext(self.seed, self.step // self.sampler.num_steps, self.step)
+    def _judge(self, model: nn.Module, batch: Batch, *, place: int) -> Losses:
+        """What the micro-batch at that place of the current step costs."""
+        first = self.sampler.first_places[place]
+        at = StepContext(self.seed, self.step // self.sampler.num_steps, self.step, first)
         with autocast(self.device, self.dtype):
             return self.objective(model, self.task.prepare(batch, at))
 
@@ -266,7 +267,7 @@ class Stage:
         self._seed_model()
         finding = find_not_finite(
             self.model,
-            None if is_exchanged else lambda batch: self._judge(self.model, batch),
+            None if is_exchanged else lambda batch, place: self._judge(self.model, batch, place=place),
             batches,
             has_own_gradients=self.world.num_ranks == 1,
         )
