@@ -334,3 +334,14 @@ def test_a_stage_that_cannot_be_learnt_is_refused_before_the_first(tmp_path: Pat
     with pytest.raises(ValueError, match="no teacher given: add teacher=RUN"):
         run_in(tmp_path / "run", "stages=[{epochs: 1}, {epochs: 1, task: distill}]")
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+def test_groups_are_mixed_alike_in_any_number_of_micro_batches(tmp_path: Path) -> None:
+    words = ("epochs=1", "regularisation.drop_path=0", "augmentation.repeats=3", "blend.group_size=6")
+    settings = {"one": words, "three": (*words, "run.micro_batch=6"), "none": (*words, "blend.group_size=null")}
+    first: dict[str, float] = {}
+    for name, changes in settings.items():
+        run = run_in(tmp_path / name, "run.micro_batch=16", *changes)
+        first[name] = next(record["gradient_norm"] for record in run.read_metrics() if record["kind"] == "train")
+    assert first["one"] == pytest.approx(first["three"], rel=1e-5)
+    assert first["one"] != pytest.approx(first["none"], rel=1e-2)

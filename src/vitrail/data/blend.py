@@ -101,12 +101,12 @@ class Blend:
             raise ValueError(f"images of {images.dtype} cannot be mixed; normalise them first")
         key = (seed, epoch, step)
         share: float | Tensor
-        if self.settings.per == "batch" and self.settings.group_size is None:
-            share = self._mix_batch(images, key=key)
-        elif self.settings.per == "batch":
+        if self.settings.per == "pair":
+            share = self._mix_pairs(images, key=key, indices=batch.indices.tolist())
+        elif self.settings.group_size is not None:
             share = self._mix_groups(images, key=key, first=first, size=self.settings.group_size)
         else:
-            share = self._mix_pairs(images, key=key, indices=batch.indices.tolist())
+            share = self._mix_batch(images, key=key)
         for soft in (targets, batch.answers):
             if soft is not None:
                 _mix_neighbours(soft, share)
