@@ -38,6 +38,7 @@ from vitrail.weights.save import CONFIG_FILE
 
 _NAMED = 10  # images that could not be read
 _FIGURES = {"top1": "top-1", "top5": "top-5", "mean_average_precision": "mean average precision"}
+_FEATURES = ("trunk", "embedding")
 _WIDE = 200  # columns, where nobody's terminal sets a limit
 
 
@@ -61,12 +62,15 @@ def probe(
     init: str | None = None,
     out: str | os.PathLike[str] | None = None,
     cache: str | None = None,
+    features: str = "trunk",
     **settings: Any,
 ) -> ProbeReport:
     """Embed both splits with a run, a saved model, a pack or a model by name (with `init`), and fit each probe.
 
     `method` is all, linear, ridge, knn, fc or mlp; `out` saves the best linear probe as the classifier of the trunk.
-    Further settings are those of `vitrail probe`: split, level, image_size, batch_size, workers, device ...
+    `features` of a run that learnt an embedding are those of its trunk, for "the projector is discarded" (thesis
+    2.4.6), or with "embedding" what it searches by. Further settings are those of `vitrail probe`: split, level,
+    image_size, batch_size, workers, device ...
     """
     text = os.fspath(source)
     check_keys(settings)
@@ -75,7 +79,7 @@ def probe(
     remarks: list[str] = []
     methods = choose_methods(method)
     folder = _check_out(out, text, methods)
-    trained = _load(text, given, remarks)
+    trained = _choose_features(_load(text, given, remarks), features)
     if folder is not None:
         check_attachable(trained.model)
     val_data, level = open_data(text, given, trained)
@@ -90,6 +94,7 @@ def probe(
     train, val = (label(embeddings[split], labels[split]) for split in ("train", "val"))
     report: dict[str, Any] = {
         "model": trained.model.name,
+        "features": features,
         "data": splits["val"].name,
         "split": splits["val"].split,
         "level": level,
@@ -133,6 +138,15 @@ def _load(source: str, settings: Mapping[str, Any], remarks: list[str]) -> Train
     else:
         load_weights(model, str(init), reset_head=True)
     return seeing(make_trained(model, None, label=source), settings)
+
+
+def _choose_features(trained: Trained, features: str) -> Trained:
+    """The model whose summary is probed; where there is no projector, trunk and embedding are one."""
+    if features not in _FEATURES:
+        raise ValueError(f"features={features}: choose one of {', '.join(_FEATURES)}")
+    if features == "embedding" or trained.model.trunk is trained.model:
+        return trained
+    return dataclasses.replace(trained, model=trained.model.trunk)
 
 
 def _check_labels(data: Mapping[str, Dataset], labels: Mapping[str, Level]) -> None:
