@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from tiny_runs import run_in
 
@@ -154,11 +155,19 @@ def test_models_weights_and_data_that_are_not_there_are_one_line(
     assert "has 1 class: there is nothing to tell apart" in complaint(capsys, model, f"data={colours}")
 
 
-def test_a_probe_of_an_embedding_run_is_measured_but_not_saved(
+def test_a_probe_of_an_embedding_run_reads_its_trunk_unless_its_embedding_is_asked_for(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ("embedding.projector=linear", "embedding.dim=8", "embedding.instance=0", "task=embed", "epochs=1")
     run = run_in(tmp_path / "run", *words)
-    assert probe(capsys, run.path, "method=ridge")["dim"] == 8
-    error = complaint(capsys, run.path, "method=ridge", f"out={tmp_path / 'out'}")
-    assert "a probe of an embedding model can't be saved" in error
+    out = f"out={tmp_path / 'out'}"
+    assert probe(capsys, run.path, "method=ridge", "features=embedding")["dim"] == 8
+    error = complaint(capsys, run.path, "method=ridge", "features=embedding", out)
+    assert "a probe of what a projector gives can't be saved, for it is no part of a classifier" in error
+    assert "features=head: choose one of trunk, embedding" in complaint(capsys, run.path, "features=head")
+
+    assert probe(capsys, run.path, "method=ridge", out)["dim"] == 16
+    trunk, saved = vitrail.load_model(run.model).trunk, vitrail.load_model(tmp_path / "out")
+    images = torch.rand(2, 3, 16, 16)
+    torch.testing.assert_close(saved.summarize(images), trunk.summarize(images))
+    assert saved.trunk is saved

@@ -145,6 +145,36 @@ def test_even_parts_are_mixed_as_the_whole(per: str, settings: Mapping[str, floa
     assert not torch.equal(together.images, whole.images)
 
 
+@pytest.mark.parametrize("parts", [(48,), (24, 24), (2, 20, 8, 18), (48 - 6, 6)])
+def test_a_group_is_mixed_alike_however_the_batch_is_cut(parts: tuple[int, ...]) -> None:
+    blend = blend_of(smoothing=0.0, mixup=0.8, group_size=20)
+    batch = make_batch(48)
+    shares, first = [], 0
+    for part in parts:
+        rows = slice(first, first + part)
+        mixed = blend(copy_of(ImageBatch(*(item[rows] for item in batch[:3]))), seed=1, epoch=2, step=3, first=first)
+        own = (mixed.images - batch.images[rows]).flatten(1)
+        partners = torch.arange(len(own)) ^ 1
+        partner = (batch.images[rows][partners] - batch.images[rows]).flatten(1)
+        shares += ((own * partner).sum(dim=1) / partner.square().sum(dim=1)).tolist()
+        first += part
+    drawn = [
+        blend.draw(Draws(1, 2, 3, group, "blend"), height=16, width=16).share
+        for group, size in enumerate((20, 20, 8))
+        for _ in range(size)
+    ]
+    assert len(set(drawn)) == 3
+    assert shares == pytest.approx(drawn, abs=1e-5)
+
+
+def test_one_group_or_none_is_one_draw_for_all() -> None:
+    none, one, two = (
+        blend_of(mixup=0.8, cutmix=1.0, group_size=size)(copy_of(make_batch()), seed=0, epoch=0, step=1).targets
+        for size in (None, 8, 4)
+    )
+    assert len(none.unique()) == len(one.unique()) < len(two.unique())
+
+
 @pytest.mark.parametrize("per", ["batch", "pair"])
 def test_answers_of_a_teacher_are_mixed_as_the_targets_are(per: str) -> None:
     blend = blend_of(num_classes=5, smoothing=0.0, per=per)
@@ -225,6 +255,12 @@ def test_all_views_of_an_image_are_mixed_alike(settings: Mapping[str, float]) ->
 def test_a_batch_of_one_stays_alone() -> None:
     for blend in (blend_of(num_classes=5), blend_of(num_classes=5, per="pair")):
         assert torch.equal(blend(make_batch(1), **KEY).images, make_batch(1).images)
+
+
+def test_a_group_of_an_odd_number_of_images_is_refused() -> None:
+    with pytest.raises(ValueError, match="give an even number: images are mixed in pairs"):
+        BlendSettings(group_size=63)
+    assert "group_size" in BlendSettings(mixup=1.0, per="pair", group_size=64).unused()
 
 
 def test_wrong_settings_are_refused() -> None:

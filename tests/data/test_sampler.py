@@ -39,7 +39,7 @@ def test_ranks_and_micro_batches_divide_the_same_global_batches(num_ranks: int, 
     ]
     for step, batch in enumerate(whole):
         first = step * num_micro_batches
-        parts = [part for rank in divided for part in rank[first : first + num_micro_batches]]
+        parts = [rank[first + place] for place in range(num_micro_batches) for rank in divided]
         assert [sample for part in parts for sample in part] == batch
         assert len({len(part) for part in parts}) == 1
 
@@ -55,10 +55,8 @@ def test_pairs_are_those_of_the_whole_batch_however_it_is_cut(
         return [batch[place : place + 2] for place in range(0, len(batch), 2)]
 
     [whole, *_] = steps(Sampler(batch_size, batch_size=batch_size))
-    parts = [
-        part
-        for rank in range(num_ranks)
-        for part in steps(
+    of_ranks = [
+        steps(
             Sampler(
                 batch_size,
                 batch_size=batch_size,
@@ -66,7 +64,9 @@ def test_pairs_are_those_of_the_whole_batch_however_it_is_cut(
                 num_micro_batches=num_micro_batches,
             )
         )
+        for rank in range(num_ranks)
     ]
+    parts = [part for together in zip(*of_ranks, strict=True) for part in together]
     assert len(parts) == num_ranks * num_micro_batches
     assert [pair for part in parts for pair in pairs(part)] == pairs(whole)
 
@@ -198,3 +198,35 @@ def test_what_would_leave_ranks_out_of_step_or_count_samples_twice_is_refused() 
 def test_a_rank_outside_its_world_is_an_error() -> None:
     with pytest.raises(ValueError, match="rank 2 is not one of 2 ranks: they count from 0"):
         Ranks(2, 2)
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "num_repeats"), [(11, 3), (12, 2), (16, 3), (21, 4), (64, 3), (67, 3), (96, 3), (256, 3)]
+)
+def test_the_views_of_an_image_have_different_neighbours(batch_size: int, num_repeats: int) -> None:
+    sampler = Sampler(600, batch_size=batch_size, seed=1, num_repeats=num_repeats)
+    plain = Sampler(600, batch_size=batch_size, seed=1, num_repeats=num_repeats, keeps_pairs=False)
+    for batch, same in zip(steps(sampler), steps(plain), strict=True):
+        assert set(batch) == set(same), "only the order is another"
+        pairs = [
+            frozenset(sample.index for sample in batch[place : place + 2]) for place in range(0, len(batch) - 1, 2)
+        ]
+        assert all(len(pair) == 2 for pair in pairs), "no image is beside itself"
+        assert len(set(pairs)) == len(pairs), "no two images are beside each other twice"
+
+
+def test_a_batch_of_too_few_images_to_have_different_neighbours_is_paired_all_the_same() -> None:
+    [first, *_] = steps(Sampler(60, batch_size=6, num_repeats=3))
+    assert len(set(first)) == 6
+    assert all(one.index != two.index for one, two in zip(first[::2], first[1::2], strict=True))
+
+
+def test_the_places_of_the_parts_are_told() -> None:
+    for num_ranks, num_micro_batches in itertools.product((1, 2, 3), (1, 2, 4)):
+        [whole, *_] = steps(Sampler(200, batch_size=54, seed=3))
+        for rank in range(num_ranks):
+            sampler = Sampler(
+                200, batch_size=54, seed=3, ranks=Ranks(rank, num_ranks), num_micro_batches=num_micro_batches
+            )
+            parts = steps(sampler)[:num_micro_batches]
+            assert [whole[place] for place in sampler.first_places] == [part[0] for part in parts]

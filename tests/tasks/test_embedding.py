@@ -117,10 +117,13 @@ def assert_equal(first: object, second: object) -> None:
         assert first == second
 
 
-def test_two_processes_share_the_memory_and_give_the_losses_and_answers_of_one(tmp_path: Path) -> None:
-    words = (*SNCA, "data=shapes:size=16,count=49,val=25", "run.micro_batch=4")
-    finish(start(tmp_path / "two", *words, devices=2))
-    one, two = run_in(tmp_path / "one", *words), RunFolder(tmp_path / "two")
+def test_two_processes_share_memory_and_statistics_and_give_the_losses_and_answers_of_one(tmp_path: Path) -> None:
+    # Projector, predictor and target network normalise by the images of both processes: 8 at a time, as in one.
+    # Features that differ from image to image, for rounding is all that is left where statistics are of equal ones.
+    spread = ("model.settings.layer_scale=1", "model.settings.init_std=null", "optimizer.name=sgd")
+    words = (*GRAFIT, *spread, "embedding.projector=mlp", "data=shapes:size=16,count=49,val=25")
+    finish(start(tmp_path / "two", *words, "run.micro_batch=4", devices=2))
+    one, two = run_in(tmp_path / "one", *words, "run.micro_batch=8"), RunFolder(tmp_path / "two")
 
     def numbers(run: RunFolder, name: str) -> dict[int, float]:
         return {record["step"]: record[name] for record in run.read_metrics() if name in record}
@@ -132,7 +135,7 @@ def test_two_processes_share_the_memory_and_give_the_losses_and_answers_of_one(t
     assert numbers(two, "top1") == pytest.approx(numbers(one, "top1"), abs=1e-9)
     memories = [newest(run)["objective"]["memory"]["vectors"] for run in (one, two)]  # type: ignore[index]
     assert memories[0].shape == (49, 8)
-    assert torch.allclose(memories[0], memories[1], atol=1e-4)
+    assert torch.allclose(memories[0], memories[1], atol=1e-3)
 
 
 def test_with_a_classifier_the_run_is_measured_by_it(tmp_path: Path) -> None:

@@ -69,6 +69,32 @@ def test_models_of_timm_have_the_same_parts() -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "num_norms", "classifier"),
+    [
+        ("resnet18", 20, "fc"),  # bn1, two in each of eight blocks, three in downsample
+        ("regnety_002", 44, "head.fc"),  # batch normalisation with an activation: three a block, one in the stem ...
+        ("resmlp_12_224", 25, "head"),  # affine layers
+    ],
+)
+def test_the_norms_of_timm_are_found_by_their_type(name: str, num_norms: int, classifier: str) -> None:
+    model = vitrail.create_model(f"timm/{name}", num_classes=3)
+    freeze(model, "norm")
+    body = learning(model) - {f"backbone.{classifier}.weight", f"backbone.{classifier}.bias"}
+    assert len(body) == 2 * num_norms
+    norms = [part for part in model.modules() if isinstance(part, nn.BatchNorm2d)]
+    assert all(part.train().training for part in norms), "what learns its scale goes on counting its statistics"
+    assert all(max(model.get_parameter(name).shape) == model.get_parameter(name).numel() for name in body)
+
+
+def test_the_norms_of_a_stem_are_norms() -> None:
+    model = small_model("vit_b12_hmlp")
+    freeze(model, "norm")
+    names = {f"{path}.weight" for path, part in model.named_modules() if isinstance(part, nn.BatchNorm2d)}
+    assert names
+    assert names <= learning(model)
+
+
+@pytest.mark.parametrize(
     ("words", "message"),
     [
         ("atention", "train_only has no part 'atention': did you mean attention?"),

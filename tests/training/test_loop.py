@@ -334,3 +334,16 @@ def test_a_stage_that_cannot_be_learnt_is_refused_before_the_first(tmp_path: Pat
     with pytest.raises(ValueError, match="no teacher given: add teacher=RUN"):
         run_in(tmp_path / "run", "stages=[{epochs: 1}, {epochs: 1, task: distill}]")
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+def test_groups_are_mixed_alike_in_any_number_of_micro_batches(tmp_path: Path) -> None:
+    # A model whose first answers are far from even, so that what it is shown matters.
+    answering = ("model.settings.layer_scale=1", "model.settings.init_std=null")
+    words = ("steps=1", "regularisation.drop_path=0", "augmentation.repeats=3", "blend.group_size=6", *answering)
+    settings = {"one": words, "three": (*words, "run.micro_batch=6"), "none": (*words, "blend.group_size=null")}
+    losses: dict[str, float] = {}
+    for name, changes in settings.items():
+        run = run_in(tmp_path / name, "run.micro_batch=16", *changes)
+        losses[name] = next(record["loss"] for record in run.read_metrics() if record["kind"] == "train")
+    assert losses["one"] == pytest.approx(losses["three"], rel=1e-6)
+    assert losses["one"] != pytest.approx(losses["none"], rel=1e-4)

@@ -109,7 +109,7 @@ PARTS: dict[str, tuple[str, str]] = {
     "vit, parallel": ("18 18 20 3 4 2 28", "e54ba5af85071c11"),
     "vit, fixup": ("12 14 16 4 4 2 23", "5b57dcb65efbda00"),
     "vit, gates": ("10 10 12 4 4 2 20", "d1947d9dd276aa4e"),
-    "vit, hmlp": ("10 10 12 4 14 2 16", "20cbce6dfa1e130c"),
+    "vit, hmlp": ("10 10 18 4 14 2 16", "fa64388c454e1433"),
     "cait": ("34 18 20 3 4 2 59", "cf92818848370c3b"),
     "cait, distilled": ("36 20 22 5 6 4 61", "0fcb0e483f93b407"),
     "cait, average": ("18 10 12 3 4 2 22", "4fecf31e9e5e63d2"),
@@ -121,9 +121,9 @@ PARTS: dict[str, tuple[str, str]] = {
     "patchconvnet, token per class": ("7 6 12 - 6 2 33", "2f8eb697c0da32b1"),
     "patchconvnet, average": ("- - 8 - 6 2 17", "a602233b7ded16f3"),
     "timm vit": ("50 50 52 3 4 2 136", "e482e43ff58c0a36"),
-    "timm resnet": ("- - - - 5 2 -", "44be9403f9807c5a"),
-    "timm resnet, attention": ("7 6 8 - 5 2 -", "638ad1fb01a8ac4b"),
-    "timm resnet, distilled": ("- - - - 7 4 -", "87d402baa7cfd071"),
+    "timm resnet": ("- - 42 - 5 2 -", "7d1ce87ec70d77f1"),
+    "timm resnet, attention": ("7 6 48 - 5 2 -", "d17231459d513ad3"),
+    "timm resnet, distilled": ("- - 44 - 7 4 -", "c69f76d711998b46"),
 }
 
 

@@ -8,7 +8,7 @@ from vitrail.inference.passes import KEYS, MODEL_HELP, split_words
 
 SUMMARY = "see how well a model's embeddings transfer to other data"
 
-_KEYS = ("data", "method", "out", "cache", *(key for key in KEYS if key != "data"))
+_KEYS = ("data", "method", "out", "cache", "features", *(key for key in KEYS if key != "data"))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,7 +22,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "settings",
         nargs="*",
         metavar="key=value",
-        help=f"any of {', '.join(_KEYS)}; method is all (default), linear, ridge, knn, fc or mlp",
+        help=f"any of {', '.join(_KEYS)}; method is all (default), linear, ridge, knn, fc or mlp; "
+        "features of an embedding run are trunk (default) or embedding",
     )
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
 

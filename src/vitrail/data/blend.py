@@ -74,8 +74,9 @@ class Blend:
 
     The image at place 2i is mixed with the one at 2i + 1, and the other way round; the last of an odd batch is left as
     it is. The papers take any partner in the batch; with neighbours, however the sampler cuts a batch between pairs,
-    over processes or micro-batches, the same pairs are mixed in the same way: the draws are keyed by the step, or by it
-    and the two samples, never by the part.
+    over processes or micro-batches, the same pairs are mixed in the same way: the draws are keyed by the step, by the
+    step and the group, or by the step and the two samples, never by the part. A group is `group_size` places of the
+    global batch, counted from its beginning: what one GPU had in the papers, whose code draws once on each.
     """
 
     settings: BlendSettings
@@ -88,10 +89,10 @@ class Blend:
         if not 0.0 <= self.smoothing <= 1.0:
             raise ValueError(f"smoothing={self.smoothing}: it must lie between 0 and 1")
 
-    def __call__(self, batch: ImageBatch, *, seed: int, epoch: int, step: int) -> ImageBatch:
+    def __call__(self, batch: ImageBatch, *, seed: int, epoch: int, step: int, first: int = 0) -> ImageBatch:
         """The batch with targets float32 [batch, classes]; its images, which must be normalised, change in place.
 
-        A teacher's answers are mixed as the targets are.
+        A teacher's answers are mixed as the targets are. `first` is the place of the first image in the global batch.
         """
         images, targets = batch.images, self.soften(batch.targets)
         if not self.settings.is_mixing:
@@ -100,10 +101,12 @@ class Blend:
             raise ValueError(f"images of {images.dtype} cannot be mixed; normalise them first")
         key = (seed, epoch, step)
         share: float | Tensor
-        if self.settings.per == "batch":
-            share = self._mix_batch(images, key=key)
-        else:
+        if self.settings.per == "pair":
             share = self._mix_pairs(images, key=key, indices=batch.indices.tolist())
+        elif self.settings.group_size is not None:
+            share = self._mix_groups(images, key=key, first=first, size=self.settings.group_size)
+        else:
+            share = self._mix_batch(images, key=key)
         for soft in (targets, batch.answers):
             if soft is not None:
                 _mix_neighbours(soft, share)
@@ -158,6 +161,17 @@ class Blend:
         else:
             _swap_neighbours(images, mixing.box)
         return mixing.share
+
+    def _mix_groups(self, images: Tensor, *, key: tuple[int, ...], first: int, size: int) -> Tensor:
+        """Mixes the pairs of each group alike, and says the shares of the partners [pairs]."""
+        shares: list[float] = []
+        start = 0
+        while start < len(images):
+            group, place = divmod(first + start, size)
+            part = images[start : start + size - place]
+            shares += [self._mix_batch(part, key=(*key, group))] * (len(part) // 2)
+            start += len(part)
+        return torch.tensor(shares, device=images.device)
 
     def _mix_pairs(self, images: Tensor, *, key: tuple[int, ...], indices: Sequence[int]) -> Tensor:
         """Mixes each pair by the draws of its two indices, and says the shares of the partners [pairs]."""

@@ -1,13 +1,15 @@
 """Which samples make up each step of an epoch, for one rank: a function of the seed and the epoch, and nothing else.
 
-An epoch is one order of all samples, cut into global batches. A rank takes its contiguous part of every global batch:
-the whole batch is the same for any number of ranks, and no sample is seen twice or left out because of them. The parts
-are cut between pairs of neighbours, which `blend` mixes: so these are the same for any number of ranks too.
+An epoch is one order of all samples, cut into global batches. A global batch is cut into micro-batches, of which each
+rank takes a contiguous part: batches and micro-batches are the same for any number of ranks, and no sample is seen
+twice or left out because of them. The parts are cut between pairs of neighbours, which `blend` mixes: so these are the
+same for any number of ranks too.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 
@@ -46,7 +48,7 @@ class Sampler:
 
     With `num_repeats` > 1 (repeated augmentation, thesis 3.4.5) each image comes that often, every time as another
     view, and an epoch keeps its length: it sees a `num_repeats`-th of the images. In batches of more than a few images
-    the views of one are never neighbours, because neighbours are what `blend` mixes.
+    the views of one are never neighbours, because neighbours are what `blend` mixes, and have different neighbours.
 
     With `keeps_pairs` the samples at the places 2i and 2i + 1 of a global batch are in one part: parts have an even
     number of samples, but for the last one of an odd batch. An evaluation mixes nothing, and cuts by count.
@@ -149,13 +151,66 @@ class Sampler:
         for place in places:
             image, repeat = divmod(place, self.num_repeats)
             samples.append(Sample(epoch, int(order[image]), int(turns[image]) * self.num_repeats + repeat))
-        return samples
+        return _pair(samples) if self.num_repeats > 1 and self._piece == 2 else samples
+
+    @property
+    def first_places(self) -> list[int]:
+        """The places in a global batch at which this rank's micro-batches begin."""
+        return [part.start for part in self._parts(self.batch_size)]
 
     def _parts(self, length: int) -> list[slice]:
-        """This rank's micro-batches of a global batch, none of them empty."""
-        mine = _cut(slice(0, length), self.ranks.num_ranks, piece=self._piece)[self.ranks.rank]
-        parts = _cut(mine, self.num_micro_batches, piece=self._piece)
+        """This rank's micro-batches of a global batch, none of them empty.
+
+        The batch is cut into micro-batches first and each of these between ranks: what the ranks compute at the same
+        time, which is what batch normalisation sees, is the same images for any number of ranks.
+        """
+        together = _cut(slice(0, length), self.num_micro_batches, piece=self._piece)
+        parts = [_cut(part, self.ranks.num_ranks, piece=self._piece)[self.ranks.rank] for part in together]
         return [part for part in parts if part.stop > part.start]
+
+
+def _pair(samples: list[Sample]) -> list[Sample]:
+    """The samples with another image beside each view of an image, as near to their order as that can be.
+
+    Each is paired with the next one that is of another image and of none that its image was paired with before. Where
+    the last ones fit nobody, they change places with those of the nearest pair before them with which both fit; where
+    there is none, because the images are too few, they are left together.
+    """
+    pairs: list[tuple[Sample, Sample]] = []
+    met: set[frozenset[int]] = set()
+    is_paired = [False] * len(samples)
+    for place, first in enumerate(samples):
+        if is_paired[place]:
+            continue
+        left = (other for other in range(place + 1, len(samples)) if not is_paired[other])
+        nearest = next(left, None)
+        if nearest is None:  # the last of an odd batch
+            return [sample for pair in pairs for sample in pair] + [first]
+        other = next((other for other in chain((nearest,), left) if _fit(first, samples[other], met)), nearest)
+        is_paired[other] = True
+        pairs.append((first, samples[other]))
+        if not _fit(*pairs[-1], met):
+            _exchange(pairs, met)
+        met.add(frozenset(sample.index for sample in pairs[-1]))
+    return [sample for pair in pairs for sample in pair]
+
+
+def _fit(first: Sample, second: Sample, met: Set[frozenset[int]]) -> bool:
+    """Whether two samples are of different images that have not been together."""
+    return first.index != second.index and frozenset((first.index, second.index)) not in met
+
+
+def _exchange(pairs: list[tuple[Sample, Sample]], met: set[frozenset[int]]) -> None:
+    """Give the samples of the last pair other partners, those of the nearest pair before it that allows it."""
+    first, second = pairs[-1]
+    for place in range(len(pairs) - 2, -1, -1):
+        third, fourth = pairs[place]
+        for one, two in (((first, third), (second, fourth)), ((first, fourth), (second, third))):
+            if _fit(*one, met) and _fit(*two, met) and {one[0].index, one[1].index} != {two[0].index, two[1].index}:
+                met.discard(frozenset((third.index, fourth.index)))
+                met.add(frozenset((one[0].index, one[1].index)))
+                pairs[place], pairs[-1] = one, two
+                return
 
 
 def _cut(whole: slice, num_parts: int, *, piece: int) -> list[slice]:

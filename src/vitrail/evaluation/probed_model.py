@@ -13,7 +13,9 @@ from vitrail.models.contract import Model
 def check_attachable(model: Model) -> None:
     """Refuse a model whose embedding is not what its classifier reads."""
     if model.trunk is not model:
-        raise ValueError("a probe of an embedding model can't be saved: its projector is no part of a classifier")
+        raise ValueError(
+            "a probe of what a projector gives can't be saved, for it is no part of a classifier: probe features=trunk"
+        )
 
 
 def attach_probe(model: Model, probe: LinearClassifier) -> Model:

@@ -34,6 +34,7 @@ from vitrail.weights.save import CONFIG_FILE
 
 _NAMED = 10  # images that could not be read
 _FIGURES = {"top1": "top-1", "top5": "top-5", "mean_average_precision": "mean average precision"}
+_FEATURES = ("trunk", "embedding")
 _WIDE = 200  # columns, where nobody's terminal sets a limit
 
 
@@ -57,13 +58,16 @@ def probe(
     init: str | None = None,
     out: str | os.PathLike[str] | None = None,
     cache: str | None = None,
+    features: str = "trunk",
     **settings: Any,
 ) -> ProbeReport:
     """Embed both splits with a run, a saved model, a pack or a model by name, and fit each probe.
 
     `init` gives other weights to a model by name: a file, or "random" for the floor that training starts from.
     `method` is all, linear, ridge, knn, fc or mlp; `out` saves the best linear probe as the classifier of the trunk.
-    Further settings are those of `vitrail probe`: split, level, image_size, batch_size, workers, device ...
+    `features` of a run that learnt an embedding are those of its trunk, for "the projector is discarded" (thesis
+    2.4.6), or with "embedding" what it searches by. Further settings are those of `vitrail probe`: split, level,
+    image_size, batch_size, workers, device ...
     """
     text = os.fspath(source) if init is None else f"{source} init={init}"
     check_keys(settings)
@@ -72,7 +76,7 @@ def probe(
     remarks: list[str] = []
     methods = choose_methods(method)
     folder = _check_out(out, text, methods)
-    trained = load_seeing(text, given)
+    trained = _choose_features(load_seeing(text, given), features)
     if folder is not None:
         check_attachable(trained.model)
     val_data, level = open_data(text, given, trained)
@@ -87,6 +91,7 @@ def probe(
     train, val = (label(embeddings[split], labels[split]) for split in ("train", "val"))
     report: dict[str, Any] = {
         "model": trained.model.name,
+        "features": features,
         "data": splits["val"].name,
         "split": splits["val"].split,
         "level": level,
@@ -108,6 +113,15 @@ def probe(
     if folder is not None:
         report["saved"] = _save(folder, trained, probes, data=splits, level=level)
     return ProbeReport(report, tuple(probes), tuple(remarks))
+
+
+def _choose_features(trained: Trained, features: str) -> Trained:
+    """The model whose summary is probed; where there is no projector, trunk and embedding are one."""
+    if features not in _FEATURES:
+        raise ValueError(f"features={features}: choose one of {', '.join(_FEATURES)}")
+    if features == "embedding" or trained.model.trunk is trained.model:
+        return trained
+    return dataclasses.replace(trained, model=trained.model.trunk)
 
 
 def _check_labels(data: Mapping[str, Dataset], labels: Mapping[str, Level]) -> None:

@@ -4,8 +4,10 @@ from collections.abc import Iterable
 
 from torch import nn
 
+from vitrail.layers.norm import Affine
 from vitrail.layers.residual import Block, Branch, Residual
 
+NORMS = (Affine, nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 PARTS = ("attention", "ffn", "norm", "positions", "stem", "head")
 
 
@@ -31,7 +33,11 @@ def names_of(model: nn.Module, parameters: Iterable[nn.Parameter]) -> set[str]:
 def find_parts(model: nn.Module) -> tuple[set[str], ...]:
     """For each of PARTS the names of its parameters, where the layers are ours."""
     blocks = [module for module in model.modules() if isinstance(module, Block)]
-    norms = (module for path, module in model.named_modules() if path.split(".")[-1] == "norm")
+    norms = (
+        module
+        for path, module in model.named_modules()
+        if isinstance(module, NORMS) or path.split(".")[-1] == "norm"  # which Fixup makes of several layers
+    )
     children = (getattr(model, name, None) for name in ("positions", "stem", "head"))
     return (
         names_of(model, _in_branches(block.communication for block in blocks)),

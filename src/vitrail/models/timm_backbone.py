@@ -27,17 +27,18 @@ from vitrail.models.contract import (
     to_maps,
 )
 from vitrail.models.following import following
-from vitrail.models.parameters import names_of
+from vitrail.models.parameters import NORMS, names_of
 from vitrail.models.timm_config import OUR_NAMES, TimmConfig
 
 # Parts of a model, and where timm's transformers and residual networks have their parameters.
 _PARTS = {
     "attention": r"(^|\.)attn\d*\.",
     "ffn": r"(^|\.)mlp\d*\.",
-    "norm": r"(^|\.)norm\w*\.",
     "positions": r"(^|\.)pos_embed",
     "stem": r"^backbone\.(patch_embed|stem|conv1|bn1)\b",
 }
+# The files whose classes are normalisations, some of them with an activation; timm has no class that all derive from.
+_NORM_FILES = tuple(f"timm.layers.{name}" for name in ("norm", "norm_act", "evo_norm", "filter_response_norm"))
 _BELOW_BLOCKS = ("stem", "patch_embed", "pos_embed", "cls_token", "dist_token", "positions", "tokens")
 
 
@@ -272,6 +273,8 @@ class TimmBackbone(Model):
         found = {part: ours - names for part, ours in super().parts().items()}
         for part, pattern in _PARTS.items():
             found[part] |= {name for name in names if re.search(pattern, name)}
+        norms = (module for module in self.backbone.modules() if is_norm(module))
+        found["norm"] |= names_of(self, (parameter for norm in norms for parameter in norm.parameters()))
         if not found["head"]:
             found["head"] = names_of(self, self.backbone.get_classifier().parameters())
         return found
@@ -346,6 +349,11 @@ def preprocessing_of(config: TimmConfig) -> Preprocessing:
     data = timm.data.resolve_data_config(pretrained_cfg=config.timm_facts)
     mean, std = (for_channels(data[statistic], config.in_channels) for statistic in ("mean", "std"))
     return Preprocessing(data["crop_pct"], data["interpolation"], mean, std)
+
+
+def is_norm(module: nn.Module) -> bool:
+    """Whether a module of a timm model is a normalisation, whatever it is called there (`norm1`, `bn1`)."""
+    return isinstance(module, (*NORMS, timm.models.mlp_mixer.Affine)) or type(module).__module__ in _NORM_FILES
 
 
 def find_grid(count: int, *, size: tuple[int, int]) -> tuple[int, int] | None:

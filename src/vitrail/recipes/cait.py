@@ -34,6 +34,7 @@ def cait(size: str) -> Recipe:
         {
             "name": f"cait_{size}",
             "epochs": 400.0,
+            "blend.group_size": 64,  # not published: the default of the authors' code
             "model.name": f"cait_{size}",
             "model.settings": {"layer_scale": layer_scale, "drop_path_schedule": "uniform"},
             "regularisation.drop_path": drop_path,

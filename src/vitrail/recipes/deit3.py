@@ -30,12 +30,17 @@ LOW_CURVES = {
     "large_192_800": "deit3_large_192_800",
     "huge_154_800": "deit3_huge_160_800",
 }
+# Images per GPU in the authors' commands: 8 GPUs, and 32 of them for the larger models; on 21k 16 for the small one.
+GROUPS = {"tiny": 256, "small": 256, "base": 256, "large": 64, "huge": 64}
+GROUPS_21K = {"small": 128, "base": 64, "large": 64, "huge": 64}
+GROUPS_224 = {"base": 64, "large": 64, "huge": 32}
 # Fine-tuning at another resolution (6.3.6): chapter 3's, with these values; erasing as in the published commands. The
 # lowest rate of the cosine, chapter 3's 1e-5, is its highest too. One published command names colour jitter, which
 # RandAugment replaces in the code that runs it.
 FINE_TUNING: dict[str, Any] = {
     "epochs": 20.0,
     "batch_size": 512,
+    "blend.group_size": 64,
     "augmentation.policy": "rand",
     "augmentation.colour_jitter": 0.0,
     "augmentation.repeats": 1,
@@ -62,7 +67,7 @@ def deit3_400(size: str) -> Recipe:
         batch_size=2048,
         model=ModelSettings(name=f"deit3_{size}", settings={"layer_scale": 1e-4}),
         augmentation=AugmentationSettings(policy="three", colour_jitter=0.3, repeats=3),
-        blend=BlendSettings(mixup=0.8, cutmix=1.0),
+        blend=BlendSettings(mixup=0.8, cutmix=1.0, group_size=GROUPS[size]),
         objective=ObjectiveSettings(loss="bce"),
         optimizer=OptimizerSettings(name="lamb", lr=3e-3, weight_decay=0.02, clip=1.0),
         schedule=SCHEDULE,
@@ -118,7 +123,7 @@ def deit3_low(size: str, image_size: str, epochs: str) -> Recipe:
         name=f"deit3_{size}_{image_size}_{epochs}",
         image_size=int(image_size),
         curve=curve,
-        then={"regularisation.drop_path": drop_path, "against": fine_tuned},
+        then={"blend.group_size": GROUPS_224[size], "regularisation.drop_path": drop_path, "against": fine_tuned},
     )
 
 
@@ -131,9 +136,8 @@ def deit3_billion(model: str) -> Recipe:
     Ours: not run.
     """
     recipe = change(deit3_400("huge"), {"model.name": f"vit_{model}"})  # the drop path of ViT-H (6.5)
-    return _in_two_stages(
-        recipe, name=f"deit3_{model}_126_400", image_size=126, curve=None, then={"regularisation.drop_path": 0.5}
-    )
+    then = {"blend.group_size": GROUPS_224["huge"], "regularisation.drop_path": 0.5}
+    return _in_two_stages(recipe, name=f"deit3_{model}_126_400", image_size=126, curve=None, then=then)
 
 
 def deit3_384(size: str) -> Recipe:
@@ -177,6 +181,7 @@ def deit3_21k_90(size: str) -> Recipe:
             "augmentation.crop": "simple",
             "augmentation.repeats": 1,
             "blend.mixup": 0.0,
+            "blend.group_size": GROUPS_21K[size],
             "objective.loss": "cross_entropy",
             "objective.smoothing": 0.1,
             "regularisation.drop_path": DROP_PATH_21K[size],

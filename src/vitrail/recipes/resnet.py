@@ -29,7 +29,7 @@ def a1() -> Recipe:
         batch_size=2048,
         model=RESNET,
         augmentation=AugmentationSettings(policy="rand", magnitude=7.0, magnitude_noise=0.5, repeats=3),
-        blend=BlendSettings(mixup=0.2, cutmix=1.0),
+        blend=BlendSettings(mixup=0.2, cutmix=1.0, group_size=512),  # images on each of the 4 GPUs
         objective=ObjectiveSettings(loss="bce", smoothing=0.1),
         optimizer=OptimizerSettings(name="lamb", lr=5e-3, weight_decay=0.01, clip=1.0),  # clip: table 6.1
         schedule=SCHEDULE,

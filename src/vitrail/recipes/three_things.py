@@ -28,6 +28,7 @@ def three_things_300(model: str) -> Recipe:
         a2(),
         {
             "name": f"three_things_300_{model}",
+            "blend.group_size": 64,  # images per GPU are not published: the default of the authors' code
             "model.name": f"vit_{model}",
             "optimizer.lr": LR[width],
             "regularisation.drop_path": DROP_PATH[width],

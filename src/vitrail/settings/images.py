@@ -102,13 +102,24 @@ class BlendSettings(Section):
     probability: float = Field(default=1.0, ge=0.0, le=1.0)
     """probability that a batch, or a pair, is mixed at all"""
     per: Literal["batch", "pair"] = "batch"
-    """batch: one random draw for all images of a batch; pair: one for each pair of images"""
+    """batch: one random draw for all images of a batch, or of a group of it; pair: one for each pair of images"""
+    group_size: PositiveInt | None = None
+    """images of a batch that share a random draw, on any hardware: the papers' images per GPU; null: the whole batch"""
 
     def unused(self) -> Set[str]:
-        """What is read only where something is mixed, or both ways of mixing are on."""
+        """What is read only where something is mixed, both ways of mixing are on, or draws are for batches."""
         if not self.mixup and not self.cutmix:
-            return {"switch", "probability", "per"}
-        return set() if self.mixup and self.cutmix else {"switch"}
+            return {"switch", "probability", "per", "group_size"}
+        of_pairs = {"group_size"} if self.per == "pair" else set()
+        return of_pairs if self.mixup and self.cutmix else {"switch"} | of_pairs
+
+    @field_validator("group_size")
+    @classmethod
+    def check_pairs(cls, size: int | None) -> int | None:
+        """Refuse a group that would part a pair."""
+        if size is not None and size % 2:
+            raise PydanticCustomError("no_pairs", "give an even number: images are mixed in pairs")
+        return size
 
     @property
     def is_mixing(self) -> bool:

@@ -17,7 +17,7 @@ class EvaluationSettings(Section):
 
 
 class RunSettings(Section):
-    """How the run is computed; none of this changes what is learnt, but for rounding."""
+    """How the run is computed; none of this changes what is learnt, but for rounding and batch normalisation."""
 
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     """type of numbers to compute in; auto: bf16 where the device is fast at it, else fp32"""
@@ -29,6 +29,8 @@ class RunSettings(Section):
     """machines that train together"""
     sharding: Literal["none", "full"] = "none"
     """none: each process holds the whole model (DDP); full: a part of it, if it does not fit one GPU (FSDP2)"""
+    sync_batch_norm: bool = True
+    """statistics of batch normalisation over the images of all processes; false: each process has its own"""
     micro_batch: PositiveInt | None = None
     """images that a device computes at a time; null: found by measurement"""
     checkpointing: bool = False

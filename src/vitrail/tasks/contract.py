@@ -62,11 +62,12 @@ class Losses(NamedTuple):
 
 
 class StepContext(NamedTuple):
-    """Which step a batch belongs to: with the sample, all that a random choice may depend on."""
+    """Which step a batch belongs to, and where in it: with the sample, all that a random choice may depend on."""
 
     seed: int
     epoch: int
     step: int
+    first: int = 0  # the place of the batch's first sample in the global batch
 
 
 class Objective(ABC, Generic[B]):

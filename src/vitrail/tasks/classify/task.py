@@ -58,7 +58,7 @@ class Classify(ClassTask):
     def prepare(self, batch: ImageBatch, at: StepContext) -> ImageBatch:
         """Images normalised, then mixed with their labels."""
         batch = super().prepare(batch, at)
-        return self.blend(batch, seed=at.seed, epoch=at.epoch, step=at.step) if self.blend else batch
+        return self.blend(batch, **at._asdict()) if self.blend else batch
 
     def make_evaluators(self, objective: Objective[ImageBatch], loaders: Loaders) -> Sequence[Evaluator]:
         """Accuracy on val."""

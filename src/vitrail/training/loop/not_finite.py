@@ -41,23 +41,24 @@ def describe_not_finite(
 
 def find_not_finite(
     model: nn.Module,
-    judge: Callable[[Batch], Losses] | None,
+    judge: Callable[[Batch, int], Losses] | None,
     batches: Sequence[Batch],
     *,
     has_own_gradients: bool,
 ) -> tuple[str, list[int]] | None:
     """What went wrong first and for which samples, by going through the step once more.
 
-    `judge` says what a batch costs; without it only the gradients that are there are looked at. Where the gradients
-    are this process's own they are computed again, for clipping spreads one that is not a number to all.
+    `judge` says what a batch costs, by its place among them; without it only the gradients that are there are looked
+    at. Where the gradients are this process's own they are computed again, for clipping spreads one that is not a
+    number to all.
     """
     order: list[str] = []
     if judge is not None:
         if has_own_gradients:
             model.zero_grad()
-        for batch in batches:
+        for place, batch in enumerate(batches):
             with _watched(model) as watch, torch.set_grad_enabled(has_own_gradients):
-                losses = judge(batch)
+                losses = judge(batch, place)
             if watch.where is not None:
                 return watch.where, _pick(batch, watch.is_bad)
             if not is_finite(losses.total):

@@ -24,7 +24,9 @@ from vitrail.training.loop.interruption import Interrupted
 from vitrail.training.loop.not_finite import describe_not_finite, find_not_finite
 from vitrail.training.loop.planned import plan_micro_batch
 from vitrail.training.loop.schedule import set_schedules
+from vitrail.training.loop.stage_metrics import StageMetrics
 from vitrail.training.loop.surroundings import Surroundings
+from vitrail.training.parallel.batch_norm import is_synchronized, synchronize_statistics
 from vitrail.training.parallel.distributed import distribute, local_gradients
 from vitrail.training.parallel.exchange import Exchange
 from vitrail.training.parallel.sharding import (
@@ -36,7 +38,7 @@ from vitrail.training.parallel.sharding import (
     use_divided_updates,
     whole,
 )
-from vitrail.training.runs.reference_curves import CurveVerdict, compare, load_curve
+from vitrail.training.runs.reference_curves import load_curve
 from vitrail.weights import save_model
 
 _LOGGER = logging.getLogger(__name__)
@@ -54,8 +56,8 @@ class Stage:
         self.data: TaskData = self.task.open()
         self.step = 0
         self.best_value, self.best_epoch = self.measure.worst, 0.0
-        self.curve = load_curve(recipe.against) if recipe.against else None
         self.num_skipped = 0
+        self.metrics = StageMetrics(number, around, load_curve(recipe.against) if recipe.against else None)
 
     def _make_task(self) -> Task[Any]:
         site = Site(
@@ -105,6 +107,8 @@ class Stage:
         self.micro_batch = plan_micro_batch(
             self.model, self.task, stage=self.number, num_samples=self._rank_batch, folder=self.folder, world=self.world
         )
+        if recipe.run.sync_batch_norm and self.world.num_ranks > 1:  # from here on all processes keep step
+            synchronize_statistics(self.model)
         self.optimizer = recipe.optimizer.build(self.model, lr=recipe.lr)
         if is_sharded(self.model):
             use_divided_updates(self.optimizer)
@@ -185,7 +189,7 @@ class Stage:
         for place, batch in enumerate(batches):
             share = batch.num_samples * self.world.num_ranks / self.sampler.batch_size
             with local_gradients(self.parallel, is_last=place == len(batches) - 1):
-                losses = self._judge(self.parallel, batch)
+                losses = self._judge(self.parallel, batch, place=place)
                 self.scaler.scale(losses.total * share).backward()
             loss += losses.total.detach() * share
             for name, part in losses.parts.items():
@@ -213,9 +217,10 @@ class Stage:
         """Make dropped paths a function of the step too, so that a resumed run needs no random state."""
         torch.manual_seed(Draws(self.seed, self.step, self.world.rank, "model").integer(2**62))
 
-    def _judge(self, model: nn.Module, batch: Batch) -> Losses:
-        """What a batch of the current step costs."""
-        at = StepContext(self.seed, self.step // self.sampler.num_steps, self.step)
+    def _judge(self, model: nn.Module, batch: Batch, *, place: int) -> Losses:
+        """What the micro-batch at that place of the current step costs."""
+        first = self.sampler.first_places[place]
+        at = StepContext(self.seed, self.step // self.sampler.num_steps, self.step, first)
         with autocast(self.device, self.dtype):
             return self.objective(model, self.task.prepare(batch, at))
 
@@ -252,12 +257,17 @@ class Stage:
 
     def _describe_not_finite(self, loss: Tensor, norm: Tensor, batches: list[Batch]) -> str:
         """One line that says what went wrong first; all processes come here together, and the main one speaks."""
-        # What processes exchange with each other (parts of the model, of a memory) needs all of them to do the same.
-        is_exchanged = is_sharded(self.model) or (self.objective.exchanges and self.world.num_ranks > 1)
+        # What processes exchange with each other (parts of the model, of a memory, statistics) needs all of them to do
+        # the same.
+        is_exchanged = (
+            is_sharded(self.model)
+            or is_synchronized(self.model)
+            or (self.objective.exchanges and self.world.num_ranks > 1)
+        )
         self._seed_model()
         finding = find_not_finite(
             self.model,
-            None if is_exchanged else lambda batch: self._judge(self.model, batch),
+            None if is_exchanged else lambda batch, place: self._judge(self.model, batch, place=place),
             batches,
             has_own_gradients=self.world.num_ranks == 1,
         )
@@ -271,30 +281,17 @@ class Stage:
 
     def _log_step(self, loss: Tensor, norm: Tensor, parts: dict[str, Tensor]) -> None:
         mean = self.world.sum(torch.stack([loss, *parts.values()])) / self.world.num_ranks
+        if not self.world.is_main:
+            return
+        several = zip(parts, mean[1:], strict=True) if len(parts) > 1 else ()
         record = {
-            **self._place("train"),
             "loss": mean[0].item(),
-            **(
-                {f"loss_{name}": value.item() for name, value in zip(parts, mean[1:], strict=True)}
-                if len(parts) > 1
-                else {}
-            ),
+            **{f"loss_{name}": value.item() for name, value in several},
             "lr": self.optimizer.param_groups[-1]["lr"],
             "gradient_norm": norm.item(),
             **({"num_skipped": self.num_skipped} if self.num_skipped else {}),
-            **self.progress.speed(),
         }
-        if self.world.is_main:
-            self._write_metrics(record)
-            self.progress.show_step(record)
-
-    def _place(self, kind: str) -> dict[str, Any]:
-        """How a line of metrics begins."""
-        return {"kind": kind, "stage": self.number, "step": self.step, "epoch": round(self.epoch, 4)}
-
-    def _write_metrics(self, record: dict[str, Any]) -> None:
-        self.folder.append_metrics(record)
-        self.around.trackers.log(record)
+        self.metrics.note_step(record, step=self.step, epoch=self.epoch)
 
     def _is_evaluation_due(self) -> bool:
         every = max(1, round(self.recipe.evaluation.every * self.sampler.num_steps))
@@ -323,21 +320,16 @@ class Stage:
             with self._evaluated_weights():
                 self.task.finish(self.objective, self.loaders)
         if self.world.is_main:
-            self._write_evaluation(results, seconds=time.monotonic() - started)
-
-    def _write_evaluation(self, results: Mapping[str, float], *, seconds: float) -> None:
-        for evaluator in self.evaluators:
-            evaluator.write(self.folder.path)
-        for note in self.task.notes(self.loaders) if not is_sharded(self.model) else ():
-            self.folder.append_metrics({**self._place("note"), **note})
-        record = {**self._place("eval"), **results, "seconds": round(seconds, 3)}
-        verdict = self._compare(results[self.measure.key])
-        if verdict is not None:
-            record["against"] = verdict.as_record()
-        self._write_metrics(record)
-        self.progress.show_evaluation(record, self.task.measures)
-        if verdict is not None:
-            self.progress.say(verdict.describe())
+            for evaluator in self.evaluators:
+                evaluator.write(self.folder.path)
+            self.metrics.note_evaluation(
+                {**results, "seconds": round(time.monotonic() - started, 3)},
+                step=self.step,
+                epoch=self.epoch,
+                epochs=self.total_steps / self.sampler.num_steps,
+                measures=self.task.measures,
+                notes=self.task.notes(self.loaders) if not is_sharded(self.model) else (),
+            )
 
     @contextlib.contextmanager
     def _evaluated_weights(self) -> Iterator[None]:
@@ -352,12 +344,6 @@ class Stage:
                 yield
             finally:
                 self.model.train()
-
-    def _compare(self, value: float) -> CurveVerdict | None:
-        """Where the result lies beside the published curve, if the recipe has one."""
-        if self.curve is None:
-            return None
-        return compare(self.curve, self.epoch, value, epochs=self.total_steps / self.sampler.num_steps)
 
     def save(self, *, is_best: bool) -> None:
         """Write a checkpoint of everything that the rest of the run depends on."""
