@@ -173,7 +173,7 @@ def _resmlp() -> dict[str, dict[str, Any]]:
 
 
 def _patchconvnet() -> dict[str, dict[str, Any]]:
-    """PatchConvNet (thesis 5.2.2): width and depth; stochastic depth of table 5.8."""
+    """PatchConvNet (thesis 5.2.2): width and depth; stochastic depth of table 5.8; one with a token per class (5.7)."""
     widths = {"s": 384, "b": 768, "l": 1024}
     drop_path = {
         "s20": 0.0,
@@ -186,10 +186,17 @@ def _patchconvnet() -> dict[str, dict[str, Any]]:
         "l60": 0.3,
         "l120": 0.4,
     }
-    return {
-        f"patchconvnet_{name}": {"dim": widths[name[0]], "depth": int(name[1:]), "drop_path": rate}
+    rows = {
+        f"patchconvnet_{name}": {
+            "dim": widths[name[0]],
+            "depth": int(name[1:]),
+            "drop_path": rate,
+            "qkv_bias": True,  # as the official models have, which no paper prints
+        }
         for name, rate in drop_path.items()
     }
+    rows["patchconvnet_s60_multi"] = {**rows["patchconvnet_s60"], "per_class_tokens": True}
+    return rows
 
 
 def _build_catalog() -> dict[str, CatalogEntry]:
