@@ -23,6 +23,8 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("deit_small", {"class_layer": 1}),
     *[("deit_small", {"residual": style}) for style in ("rezero", "fixup", "t_fixup", "post_norm", "linear_shortcut")],
     *[("deit_small", {"residual": style}) for style in ("constant_scaling", "exclusive_gating", "shortcut_gating")],
+    *[("deit_small", {"residual": style, "residual_norm": False}) for style in ("rezero", "fixup", "t_fixup")],
+    ("deit_small", {"residual": "fixup", "residual_norm": False, "num_branches": 2}),
     ("cait_s24", {"class_depth": 3, "distilled": True, "class_in_keys": False}),
     ("cait_s24", {"class_layer_scale": False}),
     ("resmlp_s12", {"norm": "layer"}),

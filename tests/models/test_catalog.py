@@ -174,6 +174,11 @@ def test_an_unknown_model_offers_the_nearest_names() -> None:
         ("deit_small", {"class_depth": 1}, r"deit_small has no setting 'class_depth': did you mean .*class_layer"),
         ("resmlp_s12", {"num_heads": 3}, r"resmlp_s12 has no setting 'num_heads'"),
         ("cait_s24", {"residual": "rezero"}, r"pass layer_scale=None"),
+        (
+            "cait_s24",
+            {"residual_norm": False},
+            r"residual_norm=False is for residual rezero.*'pre_norm' needs its norm",
+        ),
         ("cait_s24", {"depth": 0}, r"depth must be a whole number of at least 1, not 0"),
         ("cait_s24", {"drop_path": 1.5}, r"drop_path must be in \[0, 1\)"),
         ("deit_small", {"stem": "convolution"}, r"unknown stem 'convolution': choose one of linear"),

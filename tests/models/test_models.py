@@ -24,7 +24,9 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
         ("cait_s24", dict[str, Any](residual=style, layer_scale=None))
         for style in ("rezero", "fixup", "t_fixup", "post_norm")
     ],
+    *[("deit_small", dict[str, Any](residual=style, residual_norm=False)) for style in ("rezero", "fixup", "t_fixup")],
     ("cait_s24", {"residual": "scalar"}),
+    ("cait_s24", {"residual": "scalar", "residual_norm": False}),
     ("cait_s24", {"residual": "constant_scaling", "layer_scale": None}),
     ("cait_s24", {"residual": "exclusive_gating", "layer_scale": None}),
     ("cait_s24", {"residual": "shortcut_gating", "layer_scale": None}),

@@ -131,7 +131,9 @@ def split_norm(norm: nn.Module) -> tuple[nn.Module, tuple[Tensor | None, Tensor 
         return nn.Identity(), (exact(norm.weight), exact(norm.bias))
     if isinstance(norm, ChannelsLastBatchNorm):
         return nn.Identity(), batch_norm_affine(norm.batch_norm)
-    if isinstance(norm, nn.Sequential) and isinstance(norm[1], ScalarBias):  # Fixup's
+    if isinstance(norm, ScalarBias):  # Fixup's, alone or behind a layer norm
+        return nn.Identity(), (None, exact(norm.bias))
+    if isinstance(norm, nn.Sequential) and isinstance(norm[1], ScalarBias):
         pure, (weight, shift) = split_norm(norm[0])
         return pure, (weight, exact(norm[1].bias) if shift is None else shift + exact(norm[1].bias))
     return norm, (None, None)

@@ -150,5 +150,6 @@ TRAITS = (
     Trait("per_class_tokens", "a token per class", has_name(r"head\.weight")),
     Trait("qkv_bias", "biases of queries, keys and values", has_name(r"class_stage\..*\.query\.bias")),
     Trait("talking_heads", "talking heads", has_name(r"blocks\..*\.before_softmax\.weight")),
+    Trait("residual_norm", "layer norms", has_name(r"blocks\..*\.(norm\.(0\.)?|join\.norm\.)weight")),
     Trait("layer_scale", "LayerScale", has_name(r"blocks\..*\.scale\.weight"), "1e-4", "None"),
 )
