@@ -20,7 +20,16 @@ TIMM_SETTINGS: dict[str, dict[str, Any]] = {
         "class_layer_scale": True,
         "distilled": False,
     },
-    "resmlp": {"stem": "linear", "norm": "affine", "communication": "linear", "pool": "average", "distilled": False},
+    "resmlp": {
+        "stem": "linear",
+        "norm": "affine",
+        "post_norm": False,
+        "activation": "gelu",
+        "positions": False,
+        "communication": "linear",
+        "pool": "average",
+        "distilled": False,
+    },
 }
 
 
