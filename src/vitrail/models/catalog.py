@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from vitrail.models.depth_rules import settings_for_depth
 from vitrail.models.figures import FIGURES, Figures
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def _three_things() -> dict[str, dict[str, Any]]:
     """The depth x branches models and the stems of Three things, and the huge ones of thesis table 6.13."""
     drop_path = {"ti": 0.0, "s": 0.05, "b": 0.1, "l": 0.4}
     # What DeiT-S of that depth needs (CaiT table A.1); 60 blocks get the rate of the deepest one tried.
-    deep_small_drop_path = {24: 0.2, 36: 0.25, 48: 0.3, 60: 0.3}
+    deep_small_drop_path = {18: 0.1, 24: 0.2, 36: 0.25, 48: 0.3, 60: 0.3}
     rows = {}
 
     def add(short: str, depth: int, branches: int, *, suffix: str = "", stem: str = "linear") -> None:
@@ -112,6 +113,7 @@ def _three_things() -> dict[str, dict[str, Any]]:
             add(short, blocks // 2, 2)
     for short, depth, branches in WIDE_PARALLEL:
         add(short, depth, branches)
+    add("s", 18, 1)  # thesis tables 3.11 and 3.12
     add("b", 13, 1)
     for suffix, stem in STEM_NAMES.items():
         add("b", 12, 1, suffix=f"_{suffix}", stem=stem)
@@ -128,9 +130,13 @@ def _three_things() -> dict[str, dict[str, Any]]:
 
 
 def _cait() -> dict[str, dict[str, Any]]:
-    """CaiT (thesis tables 3.15 and 3.16): 48 channels a head; stochastic depth and LayerScale per model."""
+    """CaiT (thesis tables 3.15 and 3.16): 48 channels a head; stochastic depth and LayerScale per model.
+
+    XXS-12 is in CaiT's figure 5 only; both follow from the rules.
+    """
     table = {
         # name: (dim, depth, drop path, LayerScale)
+        "xxs12": (192, 12, 0.0, 0.1),
         "xxs24": (192, 24, 0.05, 1e-5),
         "xxs36": (192, 36, 0.1, 1e-6),
         "xs24": (288, 24, 0.05, 1e-5),
@@ -243,7 +249,9 @@ def create_model(name: str, **settings: Any) -> Model:
     """Build a model of the catalogue, `timm/NAME` of timm, or `module:function` of one's own, with initial weights.
 
     Settings override the model's config: image_size, num_classes, in_channels, dim, depth, num_heads, patch_size,
-    stem, drop_path and whatever else the family has; an unknown one is an error.
+    stem, drop_path and whatever else the family has; an unknown one is an error. With another depth than its own a CaiT
+    takes the LayerScale and stochastic depth, a ResMLP the LayerScale that CaiT's rules give for it, unless these are
+    given too (`vitrail.models.depth_rules`).
     """
     from vitrail.models.build import build_model, build_own_model, build_timm_model
     from vitrail.settings.own import is_own
@@ -254,4 +262,5 @@ def create_model(name: str, **settings: Any) -> Model:
     if is_own(name):
         return build_own_model(name, settings)
     entry = get_entry(name)
-    return build_model(entry.family, name=name, settings={**entry.settings, **settings}, crop_ratio=entry.crop_ratio)
+    merged = {**entry.settings, **settings_for_depth(entry.family, entry.settings, settings), **settings}
+    return build_model(entry.family, name=name, settings=merged, crop_ratio=entry.crop_ratio)
