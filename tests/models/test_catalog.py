@@ -252,6 +252,15 @@ def test_an_unknown_model_offers_the_nearest_names() -> None:
         ("deit_small", {"drop_path": True}, r"drop_path must be in \[0, 1\), not True"),
         ("deit_small", {"stem": "hmlp_bn", "dim": 54}, r"dim must be a multiple of 4, not 54"),
         ("resmlp_s12", {"class_depth": 3}, r"class_depth is a setting of pool='class_mlp'"),
+        ("deit_small", {"classifier": "fc"}, r"classifier must be one of linear, mlp"),
+        *[
+            (name, {"classifier": "mlp", setting: True}, rf"classifier='mlp' reads one token: .* with {setting}")
+            for name, setting in (
+                ("deit_small", "distilled"),
+                ("patchconvnet_s20", "per_class_tokens"),
+                ("timm/resnet18", "distilled"),
+            )
+        ],
         ("resmlp_s12", {"activation": "tanh"}, r"activation must be one of gelu, relu, silu, hardswish"),
         ("resmlp_s12", {"norm": "batch", "pool": "class_mlp"}, r"norm='batch' can't normalise one class token"),
         ("cait_s24", {"class_depth": 0, "class_in_keys": False}, r"class_depth=0 has no class-attention"),

@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -375,3 +376,51 @@ def test_activations_of_resmlp(name: str, function: Callable[[torch.Tensor], tor
     model = randomize(small_model("resmlp_s12", activation=name))
     mix, x = model.blocks[0].feed_forward.branches[0].mix, torch.randn(2, 16, 48)
     torch.testing.assert_close(mix(x), mix.contract(function(mix.expand(x))))
+
+
+MLP_MODELS: list[tuple[str, dict[str, Any]]] = [
+    ("deit_small", {}),
+    ("resmlp_s12", {}),
+    ("cait_s24", {}),
+    ("patchconvnet_s20", {}),
+    ("timm/test_resnet", {"num_classes": NUM_CLASSES}),
+    ("timm/test_resnet", {"num_classes": NUM_CLASSES, "pool": "attention"}),
+]
+
+
+@pytest.mark.parametrize(("name", "settings"), MLP_MODELS)
+def test_a_classifier_of_two_layers(name: str, settings: dict[str, Any], tmp_path: Path) -> None:
+    """Thesis 2.4.6: two linear layers with a batch normalisation and a ReLU between them."""
+    make = vitrail.create_model if name.startswith("timm/") else small_model
+    model: Any = randomize(make(name, classifier="mlp", **settings)).eval()
+    images = torch.randn(2, 3, *model.config.size)
+    head = model.head
+    with torch.no_grad():
+        summary = model.features(images).summary[:, 0]
+        assert head.hidden.weight.shape == (2 * summary.shape[1], summary.shape[1])
+        expected = head.linear(functional.relu(head.norm(head.hidden(summary))))
+        torch.testing.assert_close(model(images), expected)
+        torch.testing.assert_close(vitrail.fold(model)(images), expected, atol=1e-4, rtol=1e-4)
+        vitrail.save_model(model, tmp_path / "model")
+        torch.testing.assert_close(vitrail.load_model(tmp_path / "model")(images), expected)
+    with pytest.raises(ValueError, match="timm has no"):
+        vitrail.to_timm(model)
+    assert all(name in model.parts()["head"] for name, _ in model.named_parameters() if name.startswith("head."))
+    model.train()(images).sum().backward()
+    assert head.hidden.weight.grad.abs().max() > 0
+
+
+def test_a_classifier_of_two_layers_takes_the_trunk_of_a_linear_one() -> None:
+    linear, model = randomize(small_model("deit_small")), small_model("deit_small", classifier="mlp")
+    with pytest.raises(ValueError, match=r"an MLP as classifier and the weights have none: .*classifier='linear'"):
+        vitrail.load_weights(model, linear.state_dict())
+    vitrail.load_weights(model, linear.state_dict(), reset_head=True)
+    images = images_for(model)
+    assert torch.equal(model.eval().features(images).summary, linear.eval().features(images).summary)
+    without = small_model("deit_small", classifier="mlp", num_classes=0)
+    assert without(images).shape == (2, 48)
+
+
+def test_fixup_leaves_the_hidden_layer_of_a_classifier_its_start() -> None:
+    head: Any = small_model("deit_small", classifier="mlp", residual="fixup").head
+    assert head.hidden.weight.abs().max() > 0 == head.linear.weight.abs().max()

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from vitrail.layers.attention import SelfAttention, TalkingHeadsAttention
+from vitrail.layers.classifier import MlpClassifier
 from vitrail.layers.grid import Grid
 from vitrail.layers.mlp import FeedForward
 from vitrail.layers.norm import EPSILON
@@ -209,7 +210,8 @@ def apply_fixup(blocks: nn.ModuleList, head: nn.Module, *, dim: int) -> None:
             nn.init.kaiming_normal_(layer.expand.weight)
             layer.expand.weight.mul_(shrink)
             layer.contract.weight.zero_()
-    for layer in head.modules():
+    last = head.linear if isinstance(head, MlpClassifier) else head
+    for layer in last.modules():
         if isinstance(layer, nn.Linear):
             nn.init.zeros_(layer.weight)
             nn.init.zeros_(layer.bias)

@@ -10,7 +10,13 @@ from vitrail.weights.translate import translate_to_timm
 
 # Setting -> the value timm's models have, per family; other settings are timm's own too.
 TIMM_SETTINGS: dict[str, dict[str, Any]] = {
-    "vit": {"stem": "linear", "residual": "pre_norm", "talking_heads": False, "class_layer": 0},
+    "vit": {
+        "stem": "linear",
+        "residual": "pre_norm",
+        "talking_heads": False,
+        "class_layer": 0,
+        "classifier": "linear",
+    },
     "cait": {
         "stem": "linear",
         "residual": "pre_norm",
@@ -18,6 +24,7 @@ TIMM_SETTINGS: dict[str, dict[str, Any]] = {
         "num_branches": 1,
         "class_in_keys": True,
         "class_layer_scale": True,
+        "classifier": "linear",
         "distilled": False,
     },
     "resmlp": {
@@ -28,6 +35,7 @@ TIMM_SETTINGS: dict[str, dict[str, Any]] = {
         "positions": False,
         "communication": "linear",
         "pool": "average",
+        "classifier": "linear",
         "distilled": False,
     },
 }

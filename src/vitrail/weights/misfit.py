@@ -146,6 +146,7 @@ SIZES = (
 TRAITS = (
     Trait("distilled", "a distillation token", lambda state: count_tokens(state) == 2),
     Trait("distilled", "a second head", lambda state: "head.distilled.weight" in state and count_tokens(state) < 2),
+    Trait("classifier", "an MLP as classifier", has_name(r"head\.hidden\.weight"), "'mlp'", "'linear'"),
     Trait("class_position", "positions for special tokens", has_name(r"positions\.tokens")),
     Trait("positions", "positions", has_name(r"positions\.patches")),
     Trait("per_class_tokens", "a token per class", has_name(r"head\.weight")),
