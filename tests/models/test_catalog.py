@@ -11,6 +11,7 @@ import vitrail
 from vitrail.models.catalog import CATALOG, get_entry
 from vitrail.models.complexity import Complexity
 from vitrail.models.depth_rules import drop_path_for, layer_scale_for
+from vitrail.models.figures import OTHERS
 
 WITH_FIGURES = [name for name, entry in CATALOG.items() if entry.figures is not None]
 
@@ -55,6 +56,16 @@ def test_counts_equal_the_published_figures(name: str) -> None:
             resized = vitrail.create_model(name, image_size=image_size)
         parameters = sum(parameter.numel() for parameter in resized.parameters()) / 1e6
         assert rounds_to(parameters, printed) != (f"parameters {image_size}" in figures.doubts), parameters
+
+
+@pytest.mark.parametrize("name", [name for name in OTHERS if name.startswith("timm/")])
+def test_models_of_timm_have_the_size_the_papers_print(name: str) -> None:
+    with torch.device("meta"):
+        model = vitrail.create_model(name)
+    parameters = sum(parameter.numel() for parameter in model.parameters()) / 1e6
+    printed = OTHERS[name].parameters
+    assert printed is not None
+    assert rounds_to(parameters, printed), parameters
 
 
 @pytest.mark.parametrize(

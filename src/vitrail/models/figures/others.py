@@ -5,6 +5,21 @@ from vitrail.models.figures.record import Figures, Result
 # "ResNet strikes back" is Wightman, Touvron and Jegou's paper; A1, A2, A3 and T2 are trainings.
 _T212 = "thesis table 2.12"
 _S634 = "thesis section 6.3.4"
+_T67 = "thesis table 6.7"
+_T613 = "thesis table 6.13"
+
+
+def _with_deit3_recipe(parameters: str, flops: str, top1: float, real: float, v2: float) -> Figures:
+    """A row of table 6.13: another transformer trained as DeiT III; top-1 on val, ReaL and V2."""
+    result = Result(224, "ImageNet-1k, 400 epochs, DeiT III recipe", top1, real, v2, _T613)
+    return Figures(source=_T613, parameters=parameters, flops={224: flops}, results=(result,))
+
+
+def _strikes_back(parameters: str, flops: str, top1: float, v2: float) -> Figures:
+    """A row of table 6.7 that it takes from ResNet strikes back."""
+    result = Result(224, "ImageNet-1k, ResNet strikes back", top1, None, v2, _T67)
+    return Figures(source=_T67, parameters=parameters, flops={224: flops}, results=(result,))
+
 
 OTHERS: dict[str, Figures] = {
     "timm/resnet50": Figures(
@@ -22,6 +37,17 @@ OTHERS: dict[str, Figures] = {
         ),
         contradictions=("ResNet strikes back prints 79.8 top-1 for A2, the thesis 79.9.",),
     ),
+    "timm/resnet101": _strikes_back("44.5", "7.9", 81.5, 70.3),
+    "timm/resnet152": _strikes_back("60.2", "11.6", 82.0, 70.6),
+    "timm/regnety_040": _strikes_back("20.6", "4.0", 81.5, 70.7),
+    "timm/regnety_080": _strikes_back("39.2", "8.0", 82.2, 71.1),
+    "timm/pit_s_224": _with_deit3_recipe("23.5", "2.9", 80.4, 86.1, 69.2),
+    "timm/pit_b_224": _with_deit3_recipe("73.8", "12.5", 82.4, 86.8, 72.0),
+    "timm/tnt_s_legacy_patch16_224": _with_deit3_recipe("23.8", "5.2", 81.4, 87.2, 70.6),
+    "timm/convit_small": _with_deit3_recipe("27.8", "5.8", 81.3, 87.0, 70.3),
+    "timm/convit_base": _with_deit3_recipe("86.5", "17.5", 82.0, 86.7, 71.3),
+    "timm/swin_small_patch4_window7_224": _with_deit3_recipe("49.6", "8.7", 82.1, 86.9, 70.7),
+    "timm/swin_base_patch4_window7_224": _with_deit3_recipe("87.8", "15.4", 82.2, 86.7, 70.7),
     "timm/regnety_160": Figures(
         source="thesis table 3.5",
         parameters="84",
