@@ -212,6 +212,7 @@ def logits_of(model: Model, images: Tensor) -> Tensor:
     [
         ("deit_tiny", {}),
         ("deit_tiny", {"num_classes": 0}),
+        ("deit_tiny", {"classifier": "mlp"}),
         ("deit_tiny_distilled", {}),
         ("cait_xxs24", {}),
         ("resmlp_s12", {}),
@@ -219,7 +220,7 @@ def logits_of(model: Model, images: Tensor) -> Tensor:
         ("patchconvnet_s60", {"per_class_tokens": True}),
     ],
 )
-def test_a_probe_becomes_the_classifier_of_its_trunk(name: str, settings: dict[str, int | bool]) -> None:
+def test_a_probe_becomes_the_classifier_of_its_trunk(name: str, settings: dict[str, int | bool | str]) -> None:
     model = randomize(small_model(name, **settings)).eval()
     images = images_for(model)
     with torch.no_grad():

@@ -28,14 +28,14 @@ def test_cross_patch_mlp_acts_on_patches() -> None:
 
 
 def test_patch_convolution_reads_the_grid_in_rows() -> None:
-    layer = PatchConvolution(1, kind="full", grid=(2, 3))
+    layer = PatchConvolution(1, kind="full")
     with torch.no_grad():
         layer.convolution.weight.zero_()
         layer.convolution.weight[0, 0, 1, 2] = 1.0  # the neighbour to the right
         assert layer.convolution.bias is not None
         layer.convolution.bias.zero_()
-    patches = torch.arange(6.0).view(1, 6, 1)
-    assert layer(patches).flatten().tolist() == [1.0, 2.0, 0.0, 4.0, 5.0, 0.0]
+    maps = torch.arange(6.0).view(1, 2, 3, 1)
+    assert layer(maps).flatten().tolist() == [1.0, 2.0, 0.0, 4.0, 5.0, 0.0]
 
 
 def test_squeeze_excite_weighs_channels_by_their_average() -> None:

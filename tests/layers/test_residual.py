@@ -1,10 +1,14 @@
 """Residual structure: the equations of CaiT and Three things by hand, on tiny tensors."""
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
-from shrunk import small_model
+from shrunk import images_for, randomize, small_model
 from torch import nn
 
+import vitrail
 from vitrail.layers.residual import (
     Branch,
     ConstantScaling,
@@ -135,3 +139,52 @@ def test_t_fixup_scales_values_outputs_and_mlp() -> None:
     assert attention.proj.weight.std().item() == pytest.approx(xavier * shrink, rel=0.05)
     expand = model.blocks[0].feed_forward.branches[0].mix.expand.weight
     assert expand.std().item() == pytest.approx((2 / (96 + 384)) ** 0.5 * shrink, rel=0.05)
+
+
+STYLES: list[dict[str, Any]] = [
+    {"residual": "rezero"},
+    {"residual": "fixup"},
+    {"residual": "t_fixup"},
+    {"residual": "scalar", "layer_scale": 0.1},
+]
+
+
+@pytest.mark.parametrize("settings", STYLES, ids=lambda settings: settings["residual"])
+def test_branches_without_a_norm_read_their_input_as_it_is(settings: dict[str, Any]) -> None:
+    """CaiT eq. 3 by hand: x + a f(x), where Fixup adds its scalar bias first."""
+    model = randomize(small_model("deit_small", residual_norm=False, **settings)).eval()
+    assert not [module for module in model.blocks.modules() if isinstance(module, nn.LayerNorm)]
+    branch = model.blocks[0].communication.branches[0]
+    x = torch.randn(2, 5, 48)
+    shift = branch.norm.bias if settings["residual"] == "fixup" else 0.0
+    expected = x + branch.scale.weight * branch.mix(x + shift)
+    torch.testing.assert_close(model.blocks[0].communication(x), expected)
+
+
+@pytest.mark.parametrize("residual_norm", [True, False])
+@pytest.mark.parametrize("style", ["rezero", "fixup"])
+def test_rezero_and_fixup_start_as_the_identity_and_learn(style: str, residual_norm: bool) -> None:
+    torch.manual_seed(0)
+    model = small_model("deit_small", residual=style, residual_norm=residual_norm, drop_path=0.0)
+    x = torch.randn(2, 5, 48)
+    for block in model.blocks:
+        assert torch.equal(block(x), x)
+    model.blocks[0](x).square().sum().backward()
+    branch = model.blocks[0].feed_forward.branches[0]
+    learnt = branch.scale.weight if style == "rezero" else branch.mix.contract.weight
+    assert learnt.grad.abs().max() > 0
+    with torch.no_grad():
+        learnt.sub_(0.01 * learnt.grad)
+    model.zero_grad()
+    model.blocks[0](x).square().sum().backward()
+    assert branch.mix.expand.weight.grad.abs().max() > 0
+
+
+def test_branches_without_a_norm_are_saved_and_told_from_others(tmp_path: Path) -> None:
+    model = randomize(small_model("deit_small", residual="rezero", residual_norm=False)).eval()
+    vitrail.save_model(model, tmp_path / "model")
+    images = images_for(model)
+    with torch.inference_mode():
+        assert torch.equal(vitrail.load_model(tmp_path / "model")(images), model(images))
+    with pytest.raises(ValueError, match="layer norms and the weights have none: create it with residual_norm=False"):
+        vitrail.load_weights(small_model("deit_small", residual="rezero"), model.state_dict())

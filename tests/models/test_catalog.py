@@ -10,6 +10,8 @@ import torch
 import vitrail
 from vitrail.models.catalog import CATALOG, get_entry
 from vitrail.models.complexity import Complexity
+from vitrail.models.depth_rules import drop_path_for, layer_scale_for
+from vitrail.models.figures import OTHERS
 
 WITH_FIGURES = [name for name, entry in CATALOG.items() if entry.figures is not None]
 
@@ -56,6 +58,16 @@ def test_counts_equal_the_published_figures(name: str) -> None:
         assert rounds_to(parameters, printed) != (f"parameters {image_size}" in figures.doubts), parameters
 
 
+@pytest.mark.parametrize("name", [name for name in OTHERS if name.startswith("timm/")])
+def test_models_of_timm_have_the_size_the_papers_print(name: str) -> None:
+    with torch.device("meta"):
+        model = vitrail.create_model(name)
+    parameters = sum(parameter.numel() for parameter in model.parameters()) / 1e6
+    printed = OTHERS[name].parameters
+    assert printed is not None
+    assert rounds_to(parameters, printed), parameters
+
+
 @pytest.mark.parametrize(
     ("settings", "parameters", "flops"),
     [  # thesis table 4.3
@@ -94,6 +106,26 @@ def test_class_attention_stages_have_the_published_size(
     assert agrees(size.multiply_adds / 1e9, flops)
 
 
+@pytest.mark.parametrize(
+    ("name", "settings", "parameters", "flops"),
+    [
+        ("deit_small", {"num_heads": 8}, "22", "4.6"),
+        ("deit_small", {"num_heads": 8, "talking_heads": True}, "22", "4.6"),
+        ("deit_small", {"num_heads": 8, "talking_heads": True, "depth": 36}, "64", "13.8"),
+        ("deit_small", {"num_heads": 8, "talking_heads": True, "depth": 36, "layer_scale": 1e-6}, "64", "13.8"),
+        ("cait_s36", {}, "68", "13.9"),
+        ("cait_s36", {"image_size": 256}, "68", "18.6"),
+    ],
+)
+def test_the_path_from_deit_to_cait_has_the_published_sizes(
+    name: str, settings: dict[str, Any], parameters: str, flops: str
+) -> None:
+    """CaiT table 4, whose millions of parameters are cut, not rounded: the 36 blocks count 64.6."""
+    size = count(name, **settings)
+    assert size.parameters // 1_000_000 == int(parameters)
+    assert agrees(size.multiply_adds / 1e9, flops)
+
+
 def test_attention_pooling_costs_a_resnet_what_the_thesis_says() -> None:
     """Thesis 5.3.4: 4.6B against 4.1B."""
     plain = vitrail.complexity(vitrail.create_model("timm/resnet50"), image_size=224)
@@ -127,14 +159,25 @@ def test_every_variant_asked_for_is_there() -> None:
     expected = ["vit_s18x2", "vit_b18x2", "vit_s24x2", "vit_l12x2", "vit_b13", "vit_b12_hmlp", "vit_h52", "vit_h26x2"]
     expected += [f"vit_{size}{blocks}" for size in ("ti", "s", "b", "l") for blocks in (12, 24, 36, 48, 60)]
     expected += [f"vit_{size}{blocks // 2}x2" for size in ("ti", "s", "b", "l") for blocks in (12, 24, 36, 48, 60)]
-    expected += ["vit_s12x3", "vit_s9x4", "vit_b12x3", "vit_b9x4", "cait_b12", "cait_m48", "deit3_medium"]
+    expected += [
+        "vit_s18",
+        "cait_xxs12",
+        "patchconvnet_s60_multi",
+        "vit_s12x3",
+        "vit_s9x4",
+        "vit_b12x3",
+        "vit_b9x4",
+        "cait_b12",
+        "cait_m48",
+        "deit3_medium",
+    ]
     expected += [f"resmlp_{size}{patch}" for size in ("s12", "s24", "s36", "b24") for patch in ("", "_p14", "_p8")]
     assert names.issuperset(expected)
 
 
 def test_patterns() -> None:
-    assert vitrail.list_models("cait_xxs*") == ["cait_xxs24", "cait_xxs36"]
-    assert vitrail.list_models("CaiT_XXS*") == ["cait_xxs24", "cait_xxs36"]
+    assert vitrail.list_models("cait_xxs*") == ["cait_xxs12", "cait_xxs24", "cait_xxs36"]
+    assert vitrail.list_models("CaiT_XXS*") == ["cait_xxs12", "cait_xxs24", "cait_xxs36"]
     assert vitrail.list_models("nothing*") == []
 
 
@@ -174,6 +217,11 @@ def test_an_unknown_model_offers_the_nearest_names() -> None:
         ("deit_small", {"class_depth": 1}, r"deit_small has no setting 'class_depth': did you mean .*class_layer"),
         ("resmlp_s12", {"num_heads": 3}, r"resmlp_s12 has no setting 'num_heads'"),
         ("cait_s24", {"residual": "rezero"}, r"pass layer_scale=None"),
+        (
+            "cait_s24",
+            {"residual_norm": False},
+            r"residual_norm=False is for residual rezero.*'pre_norm' needs its norm",
+        ),
         ("cait_s24", {"depth": 0}, r"depth must be a whole number of at least 1, not 0"),
         ("cait_s24", {"drop_path": 1.5}, r"drop_path must be in \[0, 1\)"),
         ("deit_small", {"stem": "convolution"}, r"unknown stem 'convolution': choose one of linear"),
@@ -215,6 +263,17 @@ def test_an_unknown_model_offers_the_nearest_names() -> None:
         ("deit_small", {"drop_path": True}, r"drop_path must be in \[0, 1\), not True"),
         ("deit_small", {"stem": "hmlp_bn", "dim": 54}, r"dim must be a multiple of 4, not 54"),
         ("resmlp_s12", {"class_depth": 3}, r"class_depth is a setting of pool='class_mlp'"),
+        ("deit_small", {"classifier": "fc"}, r"classifier must be one of linear, mlp"),
+        *[
+            (name, {"classifier": "mlp", setting: True}, rf"classifier='mlp' reads one token: .* with {setting}")
+            for name, setting in (
+                ("deit_small", "distilled"),
+                ("patchconvnet_s20", "per_class_tokens"),
+                ("timm/resnet18", "distilled"),
+            )
+        ],
+        ("resmlp_s12", {"activation": "tanh"}, r"activation must be one of gelu, relu, silu, hardswish"),
+        ("resmlp_s12", {"norm": "batch", "pool": "class_mlp"}, r"norm='batch' can't normalise one class token"),
         ("cait_s24", {"class_depth": 0, "class_in_keys": False}, r"class_depth=0 has no class-attention"),
         ("cait_s24", {"class_depth": 0, "class_layer_scale": False}, r"class_depth=0 has no class-attention"),
         ("cait_s24", {"residual": "scalar", "layer_scale_init": "uniform"}, r"has one weight a branch"),
@@ -227,3 +286,45 @@ def test_bad_settings_are_told_in_a_line(name: str, settings: dict[str, object],
     with pytest.raises(ValueError, match=message) as caught:
         vitrail.create_model(name, **settings)
     assert len(str(caught.value).splitlines()) <= 2
+
+
+CAITS = [name for name in CATALOG if name.startswith("cait_") and name != "cait_b12"]  # b12 is of another training
+
+
+@pytest.mark.parametrize("name", CAITS)
+def test_cait_of_another_depth_is_the_model_that_is_printed_with_that_depth(name: str) -> None:
+    """Thesis table 3.16 from CaiT's rules: LayerScale and stochastic depth follow the depth, width by width."""
+    width, depth = CATALOG[name].settings["dim"], CATALOG[name].settings["depth"]
+    with torch.device("meta"):
+        expected = vitrail.create_model(name).config
+        for other in CAITS:
+            if CATALOG[other].settings["dim"] == width:
+                assert vitrail.create_model(other, depth=depth).config == expected
+
+
+def test_what_is_given_stands_over_the_rules_of_depth() -> None:
+    with torch.device("meta"):
+        config: Any = vitrail.create_model("cait_s24", depth=48, drop_path=0.4).config
+        assert (config.drop_path, config.layer_scale) == (0.4, 1e-6)
+        config = vitrail.create_model("cait_s24", depth=12, layer_scale=None, residual="rezero").config
+        assert (config.drop_path, config.layer_scale) == (0.0, None)
+        config = vitrail.create_model("resmlp_s24", depth=36).config
+        assert (config.drop_path, config.layer_scale) == (0.1, 1e-6)
+        config = vitrail.create_model("deit_small", depth=36).config
+        assert (config.drop_path, config.layer_scale) == (0.1, None)
+
+
+@pytest.mark.parametrize(
+    ("depth", "scale", "rates"),
+    [
+        (6, 0.1, (0.0, 0.0, 0.1)),
+        (18, 0.1, (0.025, 0.05, 0.15)),
+        (20, 1e-5, None),
+        (24, 1e-5, (0.05, 0.1, 0.2)),
+        (36, 1e-6, (0.1, 0.2, 0.3)),
+        (48, 1e-6, (0.15, 0.3, 0.4)),
+    ],
+)
+def test_rules_of_depth(depth: int, scale: float, rates: tuple[float, ...] | None) -> None:
+    assert layer_scale_for(depth) == scale
+    assert rates is None or rates == tuple(drop_path_for(depth, dim=dim) for dim in (192, 384, 768))

@@ -2,6 +2,8 @@
 
 import json
 import math
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,11 +11,13 @@ import pytest
 import torch
 from shrunk import NUM_CLASSES, images_for, randomize, small_model
 from torch import nn
+from torch.nn import functional
 
 import vitrail
 from vitrail.models.catalog import CATALOG
 from vitrail.models.vit import VisionTransformer
 
+CONVOLUTION = "blocks.0.communication.branches.0.mix.convolution.weight"
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("deit_small", {"pool": "average"}),
     ("deit_small", {"class_layer": 1}),
@@ -24,7 +28,9 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
         ("cait_s24", dict[str, Any](residual=style, layer_scale=None))
         for style in ("rezero", "fixup", "t_fixup", "post_norm")
     ],
+    *[("deit_small", dict[str, Any](residual=style, residual_norm=False)) for style in ("rezero", "fixup", "t_fixup")],
     ("cait_s24", {"residual": "scalar"}),
+    ("cait_s24", {"residual": "scalar", "residual_norm": False}),
     ("cait_s24", {"residual": "constant_scaling", "layer_scale": None}),
     ("cait_s24", {"residual": "exclusive_gating", "layer_scale": None}),
     ("cait_s24", {"residual": "shortcut_gating", "layer_scale": None}),
@@ -40,6 +46,13 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("resmlp_s12", {"distilled": True}),
     ("resmlp_s12", {"distilled": True, "pool": "class_mlp"}),
     *[("resmlp_s12", dict[str, Any](communication=kind)) for kind in ("none", "mlp", "conv", "depthwise", "separable")],
+    *[("resmlp_s12", dict[str, Any](activation=kind)) for kind in ("relu", "silu", "hardswish")],
+    ("resmlp_s12", {"norm": "batch"}),
+    ("resmlp_s12", {"norm": "batch", "post_norm": True}),
+    ("resmlp_s12", {"post_norm": True}),
+    ("resmlp_s12", {"post_norm": True, "communication": "depthwise"}),
+    ("resmlp_s12", {"positions": True}),
+    ("resmlp_s12", {"positions": True, "communication": "separable"}),
     ("patchconvnet_s20", {"norm": "batch"}),
     ("patchconvnet_s20", {"stem": "linear"}),
     ("patchconvnet_s20", {"num_heads": 4}),
@@ -298,3 +311,116 @@ def test_dropout_is_behind_every_linear_layer_of_a_branch_and_at_the_input() -> 
     tokens = model.drop(torch.ones(4, 1000))
     assert tokens.unique().tolist() == [0.0, pytest.approx(1 / 0.75)]
     assert (tokens == 0.0).float().mean().item() == pytest.approx(0.25, abs=0.05)
+
+
+@pytest.mark.parametrize("settings", [{"communication": "conv"}, {"communication": "separable", "positions": True}])
+def test_a_resmlp_of_convolutions_takes_any_size(settings: dict[str, Any]) -> None:
+    model = randomize(small_model("resmlp_s12", **settings)).eval()
+    images = torch.randn(2, 3, 96, 32)
+    with torch.no_grad():
+        features = model.features(images, levels=(0,))
+        resized = model.resized((96, 32))
+        torch.testing.assert_close(resized(images), model(images), atol=1e-5, rtol=1e-5)
+    assert features.patches.shape == features.levels[0].shape == (2, 48, 6, 2)
+    assert torch.equal(
+        resized.blocks[0].communication.branches[0].mix.convolution.weight, model.state_dict()[CONVOLUTION]
+    )
+
+
+def test_positions_of_a_resmlp_move_with_its_size() -> None:
+    model: Any = randomize(small_model("resmlp_s12", positions=True)).eval()
+    plain = model.rebuilt(positions=False)
+    plain.load_state_dict({name: value for name, value in model.state_dict().items() if "positions" not in name})
+    images = images_for(model)
+    stem = model.stem
+    with torch.no_grad():
+        expected = model(images)
+        shift = model.positions.patches.transpose(1, 2).unflatten(2, (4, 4))
+        stem.register_forward_hook(lambda _module, _inputs, output: output - shift)
+        torch.testing.assert_close(model(images), plain.eval()(images), atol=1e-5, rtol=1e-5)
+    assert not torch.allclose(expected, plain(images), atol=1e-3)
+    assert model.resized(96).positions.patches.shape == (1, 36, 48)
+    assert model.parameter_layers()["positions.patches"] == 0
+    assert "positions.patches" in model.parts()["positions"] & model.undecayed()
+
+
+@pytest.mark.parametrize("norm", ["affine", "layer", "batch"])
+def test_the_norm_of_a_resmlp_can_follow_the_sum(norm: str) -> None:
+    """norm(x + scale * f(x)) in place of x + scale * f(norm(x))."""
+    model = randomize(small_model("resmlp_s12", norm=norm, post_norm=True)).eval()
+    residual = model.blocks[0].feed_forward
+    branch, x = residual.branches[0], torch.randn(2, 16, 48)
+    expected = residual.join.norm(x + branch.scale.weight * branch.mix(x))
+    torch.testing.assert_close(residual(x), expected)
+
+
+def test_batch_norm_of_patches_is_over_images_and_patches() -> None:
+    model = small_model("resmlp_s12", norm="batch").train()
+    x = torch.randn(4, 16, 48) * 3.0 + 1.0
+    normal = model.blocks[0].feed_forward.branches[0].norm(x)
+    torch.testing.assert_close(
+        normal, (x - x.mean(dim=(0, 1))) / x.var(dim=(0, 1), correction=0).sqrt(), atol=1e-4, rtol=0
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "function"),
+    [
+        ("relu", functional.relu),
+        ("silu", functional.silu),
+        ("hardswish", functional.hardswish),
+        ("gelu", functional.gelu),
+    ],
+)
+def test_activations_of_resmlp(name: str, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    model = randomize(small_model("resmlp_s12", activation=name))
+    mix, x = model.blocks[0].feed_forward.branches[0].mix, torch.randn(2, 16, 48)
+    torch.testing.assert_close(mix(x), mix.contract(function(mix.expand(x))))
+
+
+MLP_MODELS: list[tuple[str, dict[str, Any]]] = [
+    ("deit_small", {}),
+    ("resmlp_s12", {}),
+    ("cait_s24", {}),
+    ("patchconvnet_s20", {}),
+    ("timm/test_resnet", {"num_classes": NUM_CLASSES}),
+    ("timm/test_resnet", {"num_classes": NUM_CLASSES, "pool": "attention"}),
+]
+
+
+@pytest.mark.parametrize(("name", "settings"), MLP_MODELS)
+def test_a_classifier_of_two_layers(name: str, settings: dict[str, Any], tmp_path: Path) -> None:
+    """Thesis 2.4.6: two linear layers with a batch normalisation and a ReLU between them."""
+    make = vitrail.create_model if name.startswith("timm/") else small_model
+    model: Any = randomize(make(name, classifier="mlp", **settings)).eval()
+    images = torch.randn(2, 3, *model.config.size)
+    head = model.head
+    with torch.no_grad():
+        summary = model.features(images).summary[:, 0]
+        assert head.hidden.weight.shape == (2 * summary.shape[1], summary.shape[1])
+        expected = head.linear(functional.relu(head.norm(head.hidden(summary))))
+        torch.testing.assert_close(model(images), expected)
+        torch.testing.assert_close(vitrail.fold(model)(images), expected, atol=1e-4, rtol=1e-4)
+        vitrail.save_model(model, tmp_path / "model")
+        torch.testing.assert_close(vitrail.load_model(tmp_path / "model")(images), expected)
+    with pytest.raises(ValueError, match="timm has no"):
+        vitrail.to_timm(model)
+    assert all(name in model.parts()["head"] for name, _ in model.named_parameters() if name.startswith("head."))
+    model.train()(images).sum().backward()
+    assert head.hidden.weight.grad.abs().max() > 0
+
+
+def test_a_classifier_of_two_layers_takes_the_trunk_of_a_linear_one() -> None:
+    linear, model = randomize(small_model("deit_small")), small_model("deit_small", classifier="mlp")
+    with pytest.raises(ValueError, match=r"an MLP as classifier and the weights have none: .*classifier='linear'"):
+        vitrail.load_weights(model, linear.state_dict())
+    vitrail.load_weights(model, linear.state_dict(), reset_head=True)
+    images = images_for(model)
+    assert torch.equal(model.eval().features(images).summary, linear.eval().features(images).summary)
+    without = small_model("deit_small", classifier="mlp", num_classes=0)
+    assert without(images).shape == (2, 48)
+
+
+def test_fixup_leaves_the_hidden_layer_of_a_classifier_its_start() -> None:
+    head: Any = small_model("deit_small", classifier="mlp", residual="fixup").head
+    assert head.hidden.weight.abs().max() > 0 == head.linear.weight.abs().max()

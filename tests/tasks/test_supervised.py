@@ -3,15 +3,20 @@
 import math
 from typing import Literal
 
+import numpy as np
 import pytest
 import torch
 from shrunk import NUM_CLASSES, images_for, small_model
 from torch import Tensor, nn
+from torch.nn import functional
 
 from vitrail.data.blend import Blend
-from vitrail.data.contract import ImageBatch
+from vitrail.data.contract import ImageBatch, Level
+from vitrail.evaluation.tokens import watched_tokens
 from vitrail.settings.images import BlendSettings
+from vitrail.tasks.classify.settings import ObjectiveSettings
 from vitrail.tasks.classify.supervised import Supervised, balance_weights, binary_targets
+from vitrail.tasks.classify.task import make_supervised
 from vitrail.tasks.contract import Losses, Objective
 
 LOGITS = torch.tensor([[0.0, math.log(3.0)], [math.log(4.0), 0.0]])  # probabilities [1/4, 3/4] and [4/5, 1/5]
@@ -201,3 +206,41 @@ def test_wrong_counts_are_told() -> None:
         balance_weights([0, 0])
     with pytest.raises(ValueError, match="beta must be in"):
         balance_weights([1, 2], beta=1.0)
+
+
+def test_each_of_two_heads_learns_the_labels_by_itself() -> None:
+    """The control with two class tokens: the mean of the two losses, not the loss of the mean."""
+    targets = torch.tensor([1, 0])
+    heads = (LOGITS, 2.0 * LOGITS)
+    separate = [cost(Supervised(), targets, head).total for head in heads]
+    found = cost(Supervised(heads="each"), targets, heads)
+    assert found.total.item() == pytest.approx((separate[0] + separate[1]).item() / 2)
+    assert found.total.item() != pytest.approx(cost(Supervised(), targets, heads).total.item())
+    with pytest.raises(
+        ValueError, match=r"objective\.heads=each needs a model with two heads: take a deit_\*_distilled"
+    ):
+        cost(Supervised(heads="each"), targets)
+    with pytest.raises(ValueError, match="heads must be one of joint, each"):
+        Supervised(heads="both")
+
+
+def test_two_class_tokens_are_trained_on_labels_and_can_be_compared() -> None:
+    torch.manual_seed(0)
+    model = small_model("deit_tiny_distilled", drop_path=0.0)
+    images, targets = images_for(model), torch.tensor([0, 3])
+    Supervised(heads="each")(model.train(), ImageBatch(images, targets, torch.arange(2))).total.backward()
+    gradients = [head.bias.grad for head in model.classifier_layers()]
+    for gradient, logits in zip(gradients, model(images), strict=True):  # half of softmax less target, each its own
+        expected = (logits.softmax(dim=1) - functional.one_hot(targets, NUM_CLASSES)).mean(dim=0) / 2
+        torch.testing.assert_close(gradient, expected)
+    with watched_tokens(model.eval()) as tokens, torch.inference_mode():
+        model(images)
+    assert -1.0 <= dict(tokens.results())["norm"] <= 1.0
+
+
+def test_heads_of_their_own_are_refused_where_a_teacher_or_an_embedding_is_learnt() -> None:
+    labels = Level(("a", "b"), np.array([0, 1]))
+    settings = ObjectiveSettings(heads="each")
+    assert make_supervised(settings, labels, allows_each=True).heads == "each"
+    with pytest.raises(ValueError, match=r"objective\.heads=each is for task=classify"):
+        make_supervised(settings, labels)

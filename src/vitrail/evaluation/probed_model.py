@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from vitrail.evaluation.probe_data import LinearClassifier
-from vitrail.layers.classifier import PerClassClassifier
+from vitrail.layers.classifier import MlpClassifier, PerClassClassifier
 from vitrail.models.contract import Model
 
 
@@ -28,6 +28,8 @@ def attach_probe(model: Model, probe: LinearClassifier) -> Model:
     settings: dict[str, Any] = {"num_classes": len(probe.bias)}
     if isinstance(model.head, PerClassClassifier):
         settings.update(per_class_tokens=False, pool="average", num_heads=1)
+    if isinstance(model.head, MlpClassifier):
+        settings.update(classifier="linear")
     built = model.rebuilt(**settings)
     own, wanted = model.state_dict(), built.state_dict()
     layers = built.classifier_layers()

@@ -28,15 +28,18 @@ class FoldedResidual(nn.Module):
 
 
 class FoldedFeedForward(nn.Module):
-    """Two linear layers around a GELU that overwrites its input."""
+    """Two linear layers around an activation; a GELU overwrites its input."""
 
-    def __init__(self, *, expand: nn.Linear, contract: nn.Linear) -> None:
+    def __init__(self, *, expand: nn.Linear, contract: nn.Linear, activation: nn.Module) -> None:
         super().__init__()
         self.expand = expand
+        self.activation = activation
         self.contract = contract
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.contract(torch.ops.aten.gelu_(self.expand(x)))
+        hidden = self.expand(x)
+        is_gelu = isinstance(self.activation, nn.GELU)
+        return self.contract(torch.ops.aten.gelu_(hidden) if is_gelu else self.activation(hidden))
 
 
 class FoldedCrossPatch(nn.Module):

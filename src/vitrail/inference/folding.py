@@ -84,6 +84,8 @@ def fold_residual(residual: Residual, *, num_tokens: int) -> nn.Module:
     for branch in residual.branches:
         if not isinstance(branch, Branch) or not isinstance(branch.mix, FOLDABLE):
             return residual
+        if residual.join is not None and isinstance(branch.mix, CrossPatchLinear):  # there is no norm to absorb
+            return residual
         branches.append(fold_branch(branch, num_tokens=num_tokens))
     if residual.join is not None:
         return Residual([FoldedBranch(norm=norm, mix=mix) for norm, mix in branches], join=residual.join)
@@ -131,7 +133,9 @@ def split_norm(norm: nn.Module) -> tuple[nn.Module, tuple[Tensor | None, Tensor 
         return nn.Identity(), (exact(norm.weight), exact(norm.bias))
     if isinstance(norm, ChannelsLastBatchNorm):
         return nn.Identity(), batch_norm_affine(norm.batch_norm)
-    if isinstance(norm, nn.Sequential) and isinstance(norm[1], ScalarBias):  # Fixup's
+    if isinstance(norm, ScalarBias):  # Fixup's, alone or behind a layer norm
+        return nn.Identity(), (None, exact(norm.bias))
+    if isinstance(norm, nn.Sequential) and isinstance(norm[1], ScalarBias):
         pure, (weight, shift) = split_norm(norm[0])
         return pure, (weight, exact(norm[1].bias) if shift is None else shift + exact(norm[1].bias))
     return norm, (None, None)
@@ -183,7 +187,7 @@ def fold_feed_forward(
     if before_activation is not None:
         expand.bias.add_(before_activation.to(expand.bias.dtype))
     contract = absorb_after(absorb_before(mix.contract, None, scalar_of(mix.before_contract)), scale)
-    return FoldedFeedForward(expand=expand, contract=contract)
+    return FoldedFeedForward(expand=expand, contract=contract, activation=mix.activation)
 
 
 def fold_cross_patch(
@@ -229,6 +233,7 @@ def join_mixes(mixes: list[nn.Module]) -> nn.Module | None:
         return FoldedFeedForward(
             expand=stack_outputs([mix.expand for mix in feed_forwards]),
             contract=sum_inputs([mix.contract for mix in feed_forwards]),
+            activation=feed_forwards[0].activation,
         )
     attentions = [mix for mix in mixes if type(mix) is SelfAttention]  # heads that talk must stay among themselves
     return join_attentions(attentions) if len(attentions) == len(mixes) else None

@@ -1,7 +1,8 @@
-"""The papers' linear classifiers on the summary tokens (thesis 3.3, 5.2.1)."""
+"""The papers' classifiers on the summary tokens: linear (thesis 3.3, 5.2.1), or an MLP (2.4.6)."""
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 
 class Classifier(nn.Module):
@@ -13,6 +14,22 @@ class Classifier(nn.Module):
 
     def forward(self, summary: Tensor) -> Tensor:  # [batch, tokens, dim] -> [batch, classes]
         return self.linear(summary[:, 0])
+
+
+class MlpClassifier(nn.Module):
+    """Two linear layers with batch normalisation and ReLU between them (2.4.6).
+
+    The thesis does not print the hidden width: here it is twice the embedding's, as of the probes.
+    """
+
+    def __init__(self, dim: int, *, num_classes: int) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(dim, 2 * dim)
+        self.norm = nn.BatchNorm1d(2 * dim)
+        self.linear = nn.Linear(2 * dim, num_classes)
+
+    def forward(self, summary: Tensor) -> Tensor:  # [batch, tokens, dim] -> [batch, classes]
+        return self.linear(functional.relu(self.norm(self.hidden(summary[:, 0]))))
 
 
 class DistilledClassifier(nn.Module):
@@ -50,3 +67,16 @@ class PerClassClassifier(nn.Module):
 
     def forward(self, summary: Tensor) -> Tensor:  # [batch, classes, dim] -> [batch, classes]
         return (summary * self.weight).sum(dim=-1) + self.bias
+
+
+def make_classifier(
+    dim: int, *, num_classes: int, kind: str = "linear", distilled: bool = False, per_class: bool = False
+) -> nn.Module:
+    """The classifier that fits the summary tokens; `kind` is "linear" or "mlp", of one token."""
+    if per_class:
+        return PerClassClassifier(dim, num_classes=num_classes)
+    if distilled:
+        return DistilledClassifier(dim, num_classes=num_classes)
+    if kind == "mlp" and num_classes:
+        return MlpClassifier(dim, num_classes=num_classes)
+    return Classifier(dim, num_classes=num_classes)

@@ -47,9 +47,9 @@ class CrossPatchMLP(GridLayer):
         f"feed_forward.{layer}.{part}" for layer in ("expand", "contract") for part in ("weight", "bias")
     )
 
-    def __init__(self, num_patches: int) -> None:
+    def __init__(self, num_patches: int, *, activation: str = "gelu") -> None:
         super().__init__()
-        self.feed_forward = FeedForward(num_patches, hidden_dim=4 * num_patches)
+        self.feed_forward = FeedForward(num_patches, hidden_dim=4 * num_patches, activation=activation)
 
     def forward(self, patches: Tensor) -> Tensor:  # [batch, length, dim]
         return self.feed_forward(patches.transpose(1, 2)).transpose(1, 2)
@@ -65,18 +65,16 @@ class CrossPatchMLP(GridLayer):
 
 
 class PatchConvolution(nn.Module):
-    """3x3 convolutions on the grid of patches in place of A: "full", "depthwise" or "separable"."""
+    """3x3 convolutions on a grid of patches of any size in place of A: "full", "depthwise" or "separable"."""
 
-    def __init__(self, dim: int, *, kind: str, grid: tuple[int, int]) -> None:
+    def __init__(self, dim: int, *, kind: str) -> None:
         super().__init__()
-        self.grid = grid
         groups = 1 if kind == "full" else dim
         self.convolution = nn.Conv2d(dim, dim, 3, padding=1, groups=groups)
         self.pointwise = nn.Conv2d(dim, dim, 1) if kind == "separable" else nn.Identity()
 
-    def forward(self, patches: Tensor) -> Tensor:  # [batch, length, dim]
-        maps = patches.unflatten(1, self.grid).permute(0, 3, 1, 2)
-        return self.pointwise(self.convolution(maps)).flatten(2).transpose(1, 2)
+    def forward(self, maps: Tensor) -> Tensor:  # [batch, height, width, dim]
+        return self.pointwise(self.convolution(maps.permute(0, 3, 1, 2))).permute(0, 2, 3, 1)
 
 
 class SqueezeExcite(nn.Module):

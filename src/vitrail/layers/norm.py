@@ -34,6 +34,8 @@ class ChannelsLastBatchNorm(nn.Module):
         self.batch_norm = nn.BatchNorm2d(dim)
 
     def forward(self, x: Tensor) -> Tensor:
+        if x.ndim == 3:
+            return self.batch_norm(x.transpose(1, 2)[..., None])[..., 0].transpose(1, 2)
         return self.batch_norm(x.movedim(-1, 1)).movedim(1, -1)
 
 

@@ -60,20 +60,28 @@ class ClassLinear(GridLayer):
         return torch.cat([value[:, :1], look.to(value.dtype)], dim=1)
 
 
-def make_pooling_block(dim: int, *, num_heads: int, class_in_keys: bool, layer_scale: float) -> Block:
-    """The learned aggregation of 5.2.1: one attention layer, without biases, and a feed-forward network of ratio 3."""
+def make_pooling_block(dim: int, *, num_heads: int, class_in_keys: bool, layer_scale: float, bias: bool) -> Block:
+    """The learned aggregation of 5.2.1: one attention layer and a feed-forward network of ratio 3."""
 
     def residual(mix: nn.Module) -> Residual:
         norm = nn.LayerNorm(dim, eps=EPSILON)
         return Residual([Branch(norm=norm, mix=mix, scale=LayerScale(dim, value=layer_scale))])
 
-    attention = ClassAttention(dim, num_heads=num_heads, bias=False, class_in_keys=class_in_keys)
+    attention = ClassAttention(dim, num_heads=num_heads, bias=bias, class_in_keys=class_in_keys)
     return Block(communication=residual(attention), feed_forward=residual(FeedForward(dim, hidden_dim=3 * dim)))
 
 
 def make_pooling_stage(
-    dim: int, *, num_tokens: int = 1, num_heads: int = 1, class_in_keys: bool = True, layer_scale: float = 1e-6
+    dim: int,
+    *,
+    num_tokens: int = 1,
+    num_heads: int = 1,
+    class_in_keys: bool = True,
+    layer_scale: float = 1e-6,
+    bias: bool = False,
 ) -> ClassStage:
-    """One block of learned aggregation for `num_tokens` tokens."""
-    block = make_pooling_block(dim, num_heads=num_heads, class_in_keys=class_in_keys, layer_scale=layer_scale)
+    """One block of learned aggregation for `num_tokens` tokens; `bias` is that of queries, keys and values."""
+    block = make_pooling_block(
+        dim, num_heads=num_heads, class_in_keys=class_in_keys, layer_scale=layer_scale, bias=bias
+    )
     return ClassStage(dim, num_tokens=num_tokens, blocks=[block])

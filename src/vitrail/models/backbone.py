@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from vitrail.layers.classifier import Classifier, DistilledClassifier, PerClassClassifier
+from vitrail.layers.classifier import make_classifier
 from vitrail.layers.grid import Grid
 from vitrail.layers.stem import Stem, make_stem
 from vitrail.models.config import ImageConfig
@@ -83,6 +83,11 @@ def stem_of(config: ImageConfig) -> Stem:
 
 
 def head_of(config: ImageConfig, *, distilled: bool = False, per_class: bool = False) -> nn.Module:
-    """The linear classifier that fits the summary tokens of a config."""
-    kind = PerClassClassifier if per_class else DistilledClassifier if distilled else Classifier
-    return kind(config.dim, num_classes=config.num_classes)
+    """The classifier that fits the summary tokens of a config."""
+    return make_classifier(
+        config.dim,
+        num_classes=config.num_classes,
+        kind=config.classifier,
+        distilled=distilled,
+        per_class=per_class,
+    )

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from vitrail.models.depth_rules import settings_for_depth
 from vitrail.models.figures import FIGURES, Figures
 
 if TYPE_CHECKING:
@@ -107,6 +108,7 @@ def _three_things() -> dict[str, dict[str, Any]]:
             add(short, blocks // 2, 2)
     for short, depth, branches in WIDE_PARALLEL:
         add(short, depth, branches)
+    add("s", 18, 1)  # thesis tables 3.11 and 3.12
     add("b", 13, 1)
     for suffix, stem in STEM_NAMES.items():
         add("b", 12, 1, suffix=f"_{suffix}", stem=stem)
@@ -123,9 +125,13 @@ def _three_things() -> dict[str, dict[str, Any]]:
 
 
 def _cait() -> dict[str, dict[str, Any]]:
-    """CaiT (thesis tables 3.15 and 3.16): 48 channels a head; stochastic depth and LayerScale per model."""
+    """CaiT (thesis tables 3.15 and 3.16): 48 channels a head; stochastic depth and LayerScale per model.
+
+    XXS-12 is in CaiT's figure 5 only; both follow from the rules.
+    """
     table = {
         # name: (dim, depth, drop path, LayerScale)
+        "xxs12": (192, 12, 0.0, 0.1),
         "xxs24": (192, 24, 0.05, 1e-5),
         "xxs36": (192, 36, 0.1, 1e-6),
         "xs24": (288, 24, 0.05, 1e-5),
@@ -174,7 +180,7 @@ def _resmlp() -> dict[str, dict[str, Any]]:
 
 
 def _patchconvnet() -> dict[str, dict[str, Any]]:
-    """PatchConvNet (thesis 5.2.2): width and depth; stochastic depth of table 5.8."""
+    """PatchConvNet (thesis 5.2.2): width and depth; stochastic depth of table 5.8; one with a token per class (5.7)."""
     widths = {"s": 384, "b": 768, "l": 1024}
     drop_path = {
         "s20": 0.0,
@@ -187,10 +193,18 @@ def _patchconvnet() -> dict[str, dict[str, Any]]:
         "l60": 0.3,
         "l120": 0.4,
     }
-    return {
-        f"patchconvnet_{name}": {"dim": widths[name[0]], "depth": int(name[1:]), "drop_path": rate}
+    rows = {
+        f"patchconvnet_{name}": {
+            "dim": widths[name[0]],
+            "depth": int(name[1:]),
+            "drop_path": rate,
+            "qkv_bias": True,  # as the official models have, which no paper prints
+            **({"layer_scale": 1e-4} if name in ("s20", "s36", "s60") else {}),  # the official code's default
+        }
         for name, rate in drop_path.items()
     }
+    rows["patchconvnet_s60_multi"] = {**rows["patchconvnet_s60"], "per_class_tokens": True}
+    return rows
 
 
 def _build_catalog() -> dict[str, CatalogEntry]:
@@ -240,7 +254,9 @@ def create_model(name: str, **settings: Any) -> Model:
     """Build a model of the catalogue, `timm/NAME` of timm, or `module:function` of one's own, with initial weights.
 
     Settings override the model's config: image_size, num_classes, in_channels, dim, depth, num_heads, patch_size,
-    stem, drop_path and whatever else the family has; an unknown one is an error.
+    stem, drop_path and whatever else the family has; an unknown one is an error. With another depth than its own a CaiT
+    takes the LayerScale and stochastic depth, a ResMLP the LayerScale that CaiT's rules give for it, unless these are
+    given too (`vitrail.models.depth_rules`).
     """
     from vitrail.models.build import build_model, build_own_model, build_timm_model
     from vitrail.settings.own import is_own
@@ -251,4 +267,5 @@ def create_model(name: str, **settings: Any) -> Model:
     if is_own(name):
         return build_own_model(name, settings)
     entry = get_entry(name)
-    return build_model(entry.family, name=name, settings={**entry.settings, **settings}, crop_ratio=entry.crop_ratio)
+    merged = {**entry.settings, **settings_for_depth(entry.family, entry.settings, settings), **settings}
+    return build_model(entry.family, name=name, settings=merged, crop_ratio=entry.crop_ratio)

@@ -15,6 +15,7 @@ class Settings(Protocol):
     __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
 
 
+CLASSIFIERS = ("linear", "mlp")
 Kind = TypeVar("Kind", bound=Settings)
 
 
@@ -61,6 +62,13 @@ class CheckedSettings:
             allowed = "a finite number of at least 0" if below == math.inf else f"in [0, {below:g})"
             raise ValueError(f"{name} must be {allowed}{' or None' if optional else ''}, not {value!r}")
 
+    def check_classifier(self) -> None:
+        """Refuse a classifier of another kind than "linear" where there are several tokens or heads."""
+        self.check_choice("classifier", CLASSIFIERS)
+        several = [name for name in ("distilled", "per_class_tokens") if getattr(self, name, False)]
+        if several and getattr(self, "classifier", None) == "mlp":
+            raise ValueError(f"classifier='mlp' reads one token: it can't be combined with {several[0]}")
+
     def check_choice(self, name: str, choices: Sequence[str]) -> None:
         if getattr(self, name) not in choices:
             raise ValueError(f"{name} must be one of {', '.join(choices)}, not {getattr(self, name)!r}")
@@ -74,6 +82,7 @@ class ImageConfig(CheckedSettings):
     patch_size: int = 16
     in_channels: int = 3
     num_classes: int = 1000  # 0 gives the pooled embedding instead of logits
+    classifier: str = "linear"  # or "mlp": two layers, batch norm and ReLU between them (thesis 2.4.6)
     dim: int = 384  # width of a patch
     depth: int = 12  # blocks of the trunk
     stem: str = "linear"
@@ -88,6 +97,7 @@ class ImageConfig(CheckedSettings):
         self.check_counts("patch_size", "in_channels", "dim", "depth")
         self.check_counts("num_classes", least=0)
         self.check_choice("drop_path_schedule", ("uniform", "linear"))
+        self.check_classifier()
         if min(self.size) < self.patch_size:
             raise ValueError(f"image_size {self.image_size} must be at least one patch of {self.patch_size} pixels")
         self.check_number("drop_path", below=1.0)

@@ -1,10 +1,12 @@
 """PatchConvNet: a columnar convolutional trunk with attention-based pooling (thesis chapter 5)."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from torch import Tensor, nn
 
+from vitrail.layers.attention import ClassAttention
 from vitrail.layers.mixing import ConvolutionMix
 from vitrail.layers.norm import EPSILON, make_norm
 from vitrail.layers.pooling import make_pooling_stage
@@ -23,6 +25,7 @@ class PatchConvNetConfig(ImageConfig):
     layer_scale: float = 1e-6  # initial value of LayerScale
     pool: str = "attention"  # or "average"
     num_heads: int = 1  # heads of the pooling attention
+    qkv_bias: bool = False  # biases on its queries, keys and values, which all official models have
     per_class_tokens: bool = False  # one pooling token, and so one attention map, per class
     distilled: bool = False  # a second pooling token with a head of its own
 
@@ -32,7 +35,7 @@ class PatchConvNetConfig(ImageConfig):
         self.check_choice("pool", ("attention", "average"))
         self.check_counts("num_heads")
         self.check_heads(self.num_heads)
-        self.check_flags("per_class_tokens", "distilled")
+        self.check_flags("qkv_bias", "per_class_tokens", "distilled")
         if self.pool == "average" and (self.per_class_tokens or self.distilled or self.num_heads != 1):
             raise ValueError("pool='average' has no tokens: leave per_class_tokens, distilled and num_heads out")
         if self.per_class_tokens and self.distilled:
@@ -76,12 +79,14 @@ class PatchConvNet(Backbone):
                 num_heads=config.num_heads,
                 class_in_keys=not config.per_class_tokens,
                 layer_scale=config.layer_scale,
+                bias=config.qkv_bias,
             )
             if config.pool == "attention"
             else None
         )
         self.norm = nn.LayerNorm(config.dim, eps=EPSILON)
         self.head = head_of(config, distilled=config.distilled, per_class=config.per_class_tokens)
+        self.register_load_state_dict_pre_hook(drop_biases_that_are_missing)
 
     def head_prefixes(self) -> tuple[str, ...]:
         return (*super().head_prefixes(), *(("class_stage.tokens",) if self.config.per_class_tokens else ()))
@@ -102,3 +107,19 @@ class PatchConvNet(Backbone):
         else:
             summary = self.norm(self.class_stage(x.flatten(1, 2)))
         return Features(summary, patches.permute(0, 3, 1, 2), tuple(maps[level] for level in wanted))
+
+
+def drop_biases_that_are_missing(model: nn.Module, state: dict[str, Any], prefix: str, *_: object) -> None:
+    """Make the model one without biases of queries, keys and values where a state dict has none.
+
+    The catalogue had no such biases once: checkpoints of unfinished runs of that time are of such models.
+    """
+    assert isinstance(model, PatchConvNet)
+    for name, layer in model.named_modules():
+        if isinstance(layer, ClassAttention) and model.config.qkv_bias:
+            projections = {"query": layer.query, "key": layer.key, "value": layer.value}
+            has_biases = any(f"{prefix}{name}.{part}.bias" in state for part in projections)
+            if not has_biases and f"{prefix}{name}.query.weight" in state:
+                for projection in projections.values():
+                    projection.register_parameter("bias", None)
+                model.config = replace(model.config, qkv_bias=False)

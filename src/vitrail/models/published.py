@@ -2,8 +2,8 @@
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from vitrail.models.catalog import CATALOG, TIMM_PREFIX
@@ -19,8 +19,8 @@ _SHORT_TAGS = {
     "fb_dino": "dino",
     "fb_in22k_ft_in1k": "in22k",
     "fb_in21k_ft_in1k": "in21k",
-    "fb_in1k_finetuned": "per_class",
-    "fb_in1k_scratch": "per_class_scratch",
+    "fb_in1k_finetuned": "finetuned",
+    "fb_in1k_scratch": "scratch",
 }
 _SAME_TAGS = {"in21k": "in22k", "in22k": "in21k", "dist": "distilled"}  # other spellings
 _INIT = " init="
@@ -37,7 +37,6 @@ class PublishedWeights:
     timm_name: str | None = None  # of the same weights on the hub
     crop_ratio: float | None = None  # of the test picture; None: that of the catalogue's row
     num_classes: int = 1000
-    settings: Mapping[str, Any] = field(default_factory=dict)  # where the model differs from the catalogue's row
 
     @property
     def repository(self) -> str | None:
@@ -72,7 +71,6 @@ class PublishedWeights:
             "image_size": self.image_size,
             "num_classes": self.num_classes,
             "crop_ratio": self.crop_ratio,
-            "settings": dict(self.settings),
             "top1": self.top1,
             "hub": self.repository,
             "url": self.url,
@@ -83,7 +81,7 @@ class PublishedWeights:
         """The shortest text that stands for these weights and no others."""
         size, tag = str(self.image_size), self.short_tag
         for parts in ((), (size,), (tag,)):
-            if choose_published(self.model, parts) is self:
+            if _prefer(_filter(self.model, parts)) == [self]:
                 return name_parts(self.model, parts)
         return name_parts(self.model, (size, tag))
 
@@ -158,8 +156,7 @@ def _patchconvnet() -> Iterable[PublishedWeights]:
         for size in sizes:
             yield PublishedWeights(f"patchconvnet_{name}", "fb_in21k_ft_in1k", size, f"{name}_{size}_21k.pth")
     for tag, how in (("fb_in1k_finetuned", "finetune"), ("fb_in1k_scratch", "scratch")):
-        settings = {"per_class_tokens": True}
-        yield PublishedWeights("patchconvnet_s60", tag, 224, f"s60_multi_{how}_1k.pth", settings=settings)
+        yield PublishedWeights("patchconvnet_s60_multi", tag, 224, f"s60_multi_{how}_1k.pth")
 
 
 PUBLISHED: tuple[PublishedWeights, ...] = (*_deit(), *_deit3(), *_cait(), *_resmlp(), *_patchconvnet())
@@ -229,17 +226,22 @@ def choose_published(name: str, parts: Sequence[str] = ()) -> PublishedWeights:
             f"{name} has no published weights: give a file, {name} init=FILE, or choose one of those that have "
             f"({', '.join(_nearest_published(name))} ...; `vitrail models` marks them)"
         )
-    found = [weights for weights in offered if all(_matches(weights, part) for part in parts)]
-    for is_preferred in (
-        lambda weights: weights.image_size == IMAGE_SIZE,
-        lambda weights: weights.short_tag == PLAIN_TAG,
-    ):
-        found = [weights for weights in found if is_preferred(weights)] or found
+    found = _prefer(_filter(name, parts))
     if len(found) == 1:
         return found[0]
     what = "no weights like that" if not found else "several weights like that"
     listed = ", ".join(name_parts(name, (str(weights.image_size), weights.short_tag)) for weights in offered)
     raise ValueError(f"{name_parts(name, parts)}: there are {what}; of {name} are published: {listed}")
+
+
+def _filter(name: str, parts: Sequence[str]) -> list[PublishedWeights]:
+    return [weights for weights in list_published(name) if all(_matches(weights, part) for part in parts)]
+
+
+def _prefer(found: list[PublishedWeights]) -> list[PublishedWeights]:
+    """Of several those for 224 pixels, and of these those trained on ImageNet-1k alone, where there are such."""
+    of_size = [weights for weights in found if weights.image_size == IMAGE_SIZE] or found
+    return [weights for weights in of_size if weights.short_tag == PLAIN_TAG] or of_size
 
 
 def _matches(weights: PublishedWeights, part: str) -> bool:

@@ -7,15 +7,18 @@ from torch import Tensor, nn
 
 from vitrail.layers.grid import Grid, count_of
 from vitrail.layers.mixing import CrossPatchLinear, CrossPatchMLP, PatchConvolution
-from vitrail.layers.mlp import FeedForward
+from vitrail.layers.mlp import ACTIVATIONS, FeedForward
 from vitrail.layers.norm import make_norm
 from vitrail.layers.pooling import ClassLinear, ClassStage
-from vitrail.layers.residual import Block, Branch, LayerScale, Residual
+from vitrail.layers.position import LearnedPositions
+from vitrail.layers.residual import Block, Branch, LayerScale, PostNorm, Residual
 from vitrail.models.backbone import Backbone, head_of, stem_of
 from vitrail.models.config import ImageConfig
 from vitrail.models.contract import Features, to_maps
 
 COMMUNICATIONS = ("linear", "none", "mlp", "conv", "depthwise", "separable")
+CONVOLUTIONS = {"conv": "full", "depthwise": "depthwise", "separable": "separable"}  # their kinds of PatchConvolution
+NORMS = ("affine", "layer", "batch")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +27,10 @@ class ResMLPConfig(ImageConfig):
 
     mlp_ratio: float = 4.0  # hidden width of the feed-forward network over dim
     layer_scale: float = 0.1  # initial value of the scale after a branch
-    norm: str = "affine"  # Aff of eq. 4.1, or "layer" (table 4.3)
+    norm: str = "affine"  # Aff of eq. 4.1, "layer" (table 4.3) or "batch" (4.3.4)
+    post_norm: bool = False  # the norm behind the sum of shortcut and branch instead of before the branch (4.3.4)
+    activation: str = "gelu"  # or "relu", "silu", "hardswish" (4.3.4)
+    positions: bool = False  # learned positions added to the patches (4.3.4, "other analysis")
     communication: str = "linear"  # across patches, one of COMMUNICATIONS (table 4.3)
     pool: str = "average"  # or "class_mlp"
     class_depth: int = 2  # layers of the class-MLP
@@ -32,26 +38,30 @@ class ResMLPConfig(ImageConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check_choice("norm", ("affine", "layer"))
+        self.check_choice("norm", NORMS)
+        self.check_choice("activation", tuple(ACTIVATIONS))
         self.check_choice("communication", COMMUNICATIONS)
         self.check_choice("pool", ("average", "class_mlp"))
         self.check_counts("class_depth")
-        self.check_flags("distilled")
+        self.check_flags("distilled", "post_norm", "positions")
         self.check_ratio("mlp_ratio")
         self.check_number("layer_scale")
         if self.pool == "average" and self.class_depth != type(self).class_depth:
             raise ValueError("class_depth is a setting of pool='class_mlp': leave it out with pool='average'")
+        if self.norm == "batch" and self.pool == "class_mlp":
+            raise ValueError("norm='batch' can't normalise one class token: take pool='average', or norm='layer'")
 
     @property
     def is_bound_to_size(self) -> bool:
         """Whether a layer is made for one grid of patches."""
-        return self.communication != "none" or self.pool == "class_mlp"
+        return self.communication in ("linear", "mlp") or self.pool == "class_mlp"
 
 
 class ResMLP(Backbone):
-    """Patches through cross-patch and cross-channel layers; no positions and no attention.
+    """Patches through cross-patch and cross-channel layers; no attention, and no positions but in an ablation.
 
-    The cross-patch layer ties the model to its image size; weights move to another one, A's by interpolation.
+    The linear cross-patch layer ties the model to its image size; weights move to another one, A's by interpolation.
+    With convolutions the patches are [batch, height, width, dim] between the stem and the pooling, of any size.
     """
 
     config: ResMLPConfig
@@ -60,6 +70,7 @@ class ResMLP(Backbone):
     def __init__(self, config: ResMLPConfig) -> None:
         super().__init__(config)
         self.stem = stem_of(config)
+        self.positions = LearnedPositions(config.dim, grid=self.grid) if config.positions else None
         self.blocks = nn.ModuleList(self.make_block(rate) for rate in config.drop_path_rates)
         self.norm = make_norm(config.norm, config.dim)
         self.class_stage = (
@@ -85,22 +96,26 @@ class ResMLP(Backbone):
 
     def residual(self, mix: nn.Module, drop_path: float) -> Residual:
         dim = self.config.dim
-        scale = LayerScale(dim, value=self.config.layer_scale)
-        return Residual([Branch(norm=make_norm(self.config.norm, dim), mix=mix, scale=scale, drop_path=drop_path)])
+        scale, norm = LayerScale(dim, value=self.config.layer_scale), make_norm(self.config.norm, dim)
+        if self.config.post_norm:
+            branch = Branch(norm=nn.Identity(), mix=mix, scale=scale, drop_path=drop_path)
+            return Residual([branch], join=PostNorm(norm))
+        return Residual([Branch(norm=norm, mix=mix, scale=scale, drop_path=drop_path)])
 
     def feed_forward(self) -> FeedForward:
-        return FeedForward(self.config.dim, hidden_dim=int(self.config.dim * self.config.mlp_ratio))
+        config = self.config
+        return FeedForward(config.dim, hidden_dim=int(config.dim * config.mlp_ratio), activation=config.activation)
 
     def cross_patch(self) -> nn.Module:
-        num_patches = count_of(self.grid)
-        match self.config.communication:
-            case "linear":
-                return CrossPatchLinear(num_patches)
-            case "mlp":
-                return CrossPatchMLP(num_patches)
-            case "conv":
-                return PatchConvolution(self.config.dim, kind="full", grid=self.grid)
-        return PatchConvolution(self.config.dim, kind=self.config.communication, grid=self.grid)
+        config, num_patches = self.config, count_of(self.grid)
+        if config.communication in CONVOLUTIONS:
+            return PatchConvolution(config.dim, kind=CONVOLUTIONS[config.communication])
+        if config.communication == "mlp":
+            return CrossPatchMLP(num_patches, activation=config.activation)
+        return CrossPatchLinear(num_patches)
+
+    def entry(self) -> list[nn.Parameter]:
+        return [*super().entry(), *(() if self.positions is None else self.positions.parameters())]
 
     def features(self, images: Tensor, *, levels: Sequence[int] = ()) -> Features:
         wanted = self.check_levels(levels)
@@ -113,11 +128,16 @@ class ResMLP(Backbone):
                 "create it with that image_size and load the weights"
             )
         x = self.stem(images).flatten(2).transpose(1, 2)
+        if self.positions is not None:
+            x = x + self.positions.for_grid(grid)
+        if self.config.communication in CONVOLUTIONS:
+            x = x.unflatten(1, grid)
         maps = {}
         for index, block in enumerate(self.blocks):
             x = block(x)
             if index in wanted:
-                maps[index] = to_maps(x, grid)
+                maps[index] = to_maps(x.flatten(1, -2), grid)
+        x = x.flatten(1, -2)
         patches = self.norm(x)
         summary = patches.mean(dim=1, keepdim=True) if self.class_stage is None else self.norm(self.class_stage(x))
         return Features(summary, to_maps(patches, grid), tuple(maps[level] for level in wanted))

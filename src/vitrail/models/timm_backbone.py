@@ -11,7 +11,7 @@ import timm.models
 import torch
 from torch import Tensor, nn
 
-from vitrail.layers.classifier import Classifier, DistilledClassifier
+from vitrail.layers.classifier import make_classifier
 from vitrail.layers.grid import Grid
 from vitrail.layers.norm import EPSILON
 from vitrail.layers.pooling import make_pooling_stage
@@ -245,7 +245,8 @@ class TimmBackbone(Model):
 
     def timm_state(self) -> dict[str, Tensor]:
         if not self.config.has_own_classifier:
-            extra = "attention pooling" if self.class_stage is not None else "second head"
+            kind = "second head" if self.config.distilled else "MLP as classifier"
+            extra = "attention pooling" if self.class_stage is not None else kind
             raise ValueError(f"timm has no such {extra}; model.backbone.state_dict() is the part it has")
         return {name: value.detach().clone() for name, value in self.backbone.state_dict().items()}
 
@@ -341,7 +342,7 @@ def make_head(config: TimmConfig, dim: int) -> nn.Module:
     """Our classifier, where timm's own does not answer."""
     if config.has_own_classifier:
         return nn.Identity()
-    return (DistilledClassifier if config.distilled else Classifier)(dim, num_classes=config.num_classes)
+    return make_classifier(dim, num_classes=config.num_classes, kind=config.classifier, distilled=config.distilled)
 
 
 def preprocessing_of(config: TimmConfig) -> Preprocessing:

@@ -65,17 +65,17 @@ class TimmSettings(CheckedSettings):
     num_classes: int = 1000
     pool: str = "average"  # timm's own pooling and classifier, or "attention": ours
     num_heads: int = 1  # heads of the pooling attention
+    classifier: str = "linear"  # or "mlp", ours: two layers, batch norm and ReLU between them (thesis 2.4.6)
     distilled: bool = False  # two heads of ours on the pooled features, the second for a teacher's labels
     drop_path: float = 0.0
-    small_images: bool = (
-        False  # a ResNet for about 32 pixels: a first convolution of 3x3 without stride, and no pooling
-    )
+    small_images: bool = False  # a ResNet for about 32 pixels: first a convolution of 3x3 without stride, no pooling
     options: dict[str, Any] = field(default_factory=dict)  # what else timm's model takes: channels, output_stride ...
 
     def __post_init__(self) -> None:
         self.check_counts("in_channels", "num_heads")
         self.check_counts("num_classes", least=0)
         self.check_flags("distilled", "small_images")
+        self.check_classifier()
         self.check_number("drop_path", below=1.0)
         check_options(self.options)
         if self.image_size is not None:
@@ -100,7 +100,7 @@ class TimmConfig(TimmSettings):
     @property
     def has_own_classifier(self) -> bool:
         """Whether timm's own classifier answers."""
-        return self.pool == "average" and not self.distilled
+        return self.pool == "average" and not self.distilled and self.classifier == "linear"
 
     @property
     def timm_facts(self) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from vitrail.layers.attention import SelfAttention, TalkingHeadsAttention
+from vitrail.layers.classifier import MlpClassifier
 from vitrail.layers.grid import Grid
 from vitrail.layers.mlp import FeedForward
 from vitrail.layers.norm import EPSILON
@@ -28,6 +29,7 @@ from vitrail.models.backbone import Backbone
 from vitrail.models.config import ImageConfig
 
 SCALAR_STYLES = {"rezero": 0.0, "fixup": 1.0, "t_fixup": 1.0}  # initial weight of a branch
+STYLES_WITHOUT_NORM = (*SCALAR_STYLES, "scalar")  # those proposed without layer norms, or with one weight a branch
 RESIDUAL_STYLES = (
     "pre_norm",
     "rezero",
@@ -55,6 +57,7 @@ class TrunkConfig(ImageConfig):
     layer_scale_init: str = "constant"  # or "uniform": drawn from [0, 2e]
     layer_scale_frozen: bool = False  # keep the values given: the re-training control
     residual: str = "pre_norm"  # one of RESIDUAL_STYLES
+    residual_norm: bool = True  # LayerNorm before a branch; ReZero, Fixup and T-Fixup were proposed without (eq. 3)
     dropout: float = 0.0  # on patches and tokens at the input, and behind linear layers but queries, keys and values
 
     def __post_init__(self) -> None:
@@ -63,10 +66,13 @@ class TrunkConfig(ImageConfig):
         self.check_heads(self.num_heads)
         self.check_choice("residual", RESIDUAL_STYLES)
         self.check_choice("layer_scale_init", ("constant", "uniform"))
-        self.check_flags("talking_heads", "layer_scale_frozen")
+        self.check_flags("talking_heads", "layer_scale_frozen", "residual_norm")
         self.check_ratio("mlp_ratio")
         self.check_number("layer_scale", optional=True)
         self.check_number("dropout", below=1.0)
+        if not self.residual_norm and self.residual not in STYLES_WITHOUT_NORM:
+            styles = ", ".join(STYLES_WITHOUT_NORM)
+            raise ValueError(f"residual_norm=False is for residual {styles}: residual={self.residual!r} needs its norm")
         if self.residual == "scalar" and self.layer_scale is None:
             raise ValueError("residual='scalar' needs its initial value: pass layer_scale, e.g. 1e-5")
         if self.residual not in ("pre_norm", "scalar") and self.layer_scale is not None:
@@ -114,11 +120,12 @@ def join_of(config: TrunkConfig) -> nn.Module | None:
 
 
 def norm_of(config: TrunkConfig) -> nn.Module:
-    """What comes before the mixing of a branch: LayerNorm, for Fixup with its scalar bias."""
-    if config.residual == "post_norm":
-        return nn.Identity()
+    """What comes before the mixing of a branch: LayerNorm, if any, and Fixup's scalar bias."""
+    is_fixup = config.residual == "fixup"
+    if config.residual == "post_norm" or not config.residual_norm:
+        return ScalarBias() if is_fixup else nn.Identity()
     norm = nn.LayerNorm(config.dim, eps=EPSILON)
-    return nn.Sequential(norm, ScalarBias()) if config.residual == "fixup" else norm
+    return nn.Sequential(norm, ScalarBias()) if is_fixup else norm
 
 
 def attention_of(config: TrunkConfig) -> nn.Module:
@@ -203,7 +210,8 @@ def apply_fixup(blocks: nn.ModuleList, head: nn.Module, *, dim: int) -> None:
             nn.init.kaiming_normal_(layer.expand.weight)
             layer.expand.weight.mul_(shrink)
             layer.contract.weight.zero_()
-    for layer in head.modules():
+    last = head.linear if isinstance(head, MlpClassifier) else head
+    for layer in last.modules():
         if isinstance(layer, nn.Linear):
             nn.init.zeros_(layer.weight)
             nn.init.zeros_(layer.bias)

@@ -10,7 +10,13 @@ from vitrail.weights.translate import translate_to_timm
 
 # Setting -> the value timm's models have, per family; other settings are timm's own too.
 TIMM_SETTINGS: dict[str, dict[str, Any]] = {
-    "vit": {"stem": "linear", "residual": "pre_norm", "talking_heads": False, "class_layer": 0},
+    "vit": {
+        "stem": "linear",
+        "residual": "pre_norm",
+        "talking_heads": False,
+        "class_layer": 0,
+        "classifier": "linear",
+    },
     "cait": {
         "stem": "linear",
         "residual": "pre_norm",
@@ -18,9 +24,20 @@ TIMM_SETTINGS: dict[str, dict[str, Any]] = {
         "num_branches": 1,
         "class_in_keys": True,
         "class_layer_scale": True,
+        "classifier": "linear",
         "distilled": False,
     },
-    "resmlp": {"stem": "linear", "norm": "affine", "communication": "linear", "pool": "average", "distilled": False},
+    "resmlp": {
+        "stem": "linear",
+        "norm": "affine",
+        "post_norm": False,
+        "activation": "gelu",
+        "positions": False,
+        "communication": "linear",
+        "pool": "average",
+        "classifier": "linear",
+        "distilled": False,
+    },
 }
 
 

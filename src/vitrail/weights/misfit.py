@@ -146,8 +146,12 @@ SIZES = (
 TRAITS = (
     Trait("distilled", "a distillation token", lambda state: count_tokens(state) == 2),
     Trait("distilled", "a second head", lambda state: "head.distilled.weight" in state and count_tokens(state) < 2),
+    Trait("classifier", "an MLP as classifier", has_name(r"head\.hidden\.weight"), "'mlp'", "'linear'"),
     Trait("class_position", "positions for special tokens", has_name(r"positions\.tokens")),
+    Trait("positions", "positions", has_name(r"positions\.patches")),
     Trait("per_class_tokens", "a token per class", has_name(r"head\.weight")),
+    Trait("qkv_bias", "biases of queries, keys and values", has_name(r"class_stage\..*\.query\.bias")),
     Trait("talking_heads", "talking heads", has_name(r"blocks\..*\.before_softmax\.weight")),
+    Trait("residual_norm", "layer norms", has_name(r"blocks\..*\.(norm\.(0\.)?|join\.norm\.)weight")),
     Trait("layer_scale", "LayerScale", has_name(r"blocks\..*\.scale\.weight"), "1e-4", "None"),
 )

@@ -139,7 +139,7 @@ def find_settings(name: str, weights: Weights, known: Mapping[str, Any]) -> dict
 
 
 def _settings_of(published: PublishedWeights) -> dict[str, Any]:
-    return {**published.settings, "image_size": published.image_size}
+    return {"image_size": published.image_size}
 
 
 def _published_for(name: str, image_size: Any) -> PublishedWeights | None:

@@ -57,6 +57,7 @@ def _cait(
 
 
 CAIT: dict[str, Figures] = {
+    "cait_xxs12": Figures(source="CaiT section 4.2, figure 5 (attention maps; no size, cost or accuracy)"),
     "cait_xxs24": _cait(
         "12.0",
         flops={224: "2.5", 384: "9.6"},

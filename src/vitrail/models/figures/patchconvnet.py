@@ -52,6 +52,11 @@ PATCHCONVNET: dict[str, Figures] = {
             Variant("one class token per class", None, None, 81.1, None, None, _T57),
         ),
     ),
+    "patchconvnet_s60_multi": Figures(
+        source=_T57 + " (no size, no cost)",
+        drop_path=0.15,
+        results=(Result(224, _PLAIN, 81.1, None, None, _T57),),
+    ),
     "patchconvnet_s120": Figures(
         source=_T51,
         parameters="47.7",

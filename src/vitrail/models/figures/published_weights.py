@@ -51,6 +51,6 @@ PUBLISHED_TOP1: dict[str, float] = {
     "patchconvnet_b60@384": 86.5,
     "patchconvnet_b120@in21k": 86.0,
     "patchconvnet_b120@384": 86.9,
-    "patchconvnet_s60@per_class": 82.0,
-    "patchconvnet_s60@per_class_scratch": 81.1,
+    "patchconvnet_s60_multi@finetuned": 82.0,
+    "patchconvnet_s60_multi@scratch": 81.1,
 }

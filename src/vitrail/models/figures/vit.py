@@ -20,6 +20,7 @@ _GATED = "thesis table 3.11"
 _FROZEN = "CaiT section 4.1.2"
 # Three things, section 2.2: by width, and so the same for sequential and parallel models.
 _DROP_PATH = {"ti": 0.0, "s": 0.05, "b": 0.1, "l": 0.4}
+_PATH = "thesis table 3.20"
 
 
 def _at_384(*accuracies: tuple[float, float]) -> tuple[Result, ...]:
@@ -64,6 +65,24 @@ VIT: dict[str, Figures] = {
             "The 300-epoch training has 79.7 (V2 68.5) in Three things table 1, 79.8 (V2 68.2) in thesis table 6.4.",
         ),
     ),
+    "vit_s18": Figures(
+        source=_DEPTH + " (DeiT-S of depth 18)",
+        drop_path=_DROP_PATH["s"],
+        results=(
+            Result(224, "ImageNet-1k, 300 epochs, DeiT recipe, drop path 0.1", 80.7, None, None, _DEPTH),
+            Result(224, "ImageNet-1k, 300 epochs, DeiT recipe, LayerScale 0.1", 81.7, None, None, _DEPTH),
+        ),
+        variants=(
+            Variant("drop path as at depth 12", None, None, 80.1, None, None, _DEPTH),
+            Variant("LayerScale initialised to 0", None, None, 81.5, None, None, "thesis table 3.12"),
+            Variant("LayerScale initialised in [0, 0.2]", None, None, 80.8, None, None, "thesis table 3.12"),
+            Variant("LayerScale frozen at trained values", None, None, 81.5, None, None, _FROZEN),
+            Variant("ReZero", None, None, 80.1, None, None, _GATED),
+            Variant("T-Fixup", None, None, 81.7, None, None, _GATED),
+            Variant("Fixup", None, None, 82.0, None, None, _GATED),
+            Variant("scalar weight initialised to 0.1", None, None, 81.6, None, None, _GATED),
+        ),
+    ),
     "vit_s24": Figures(
         source=_DEPTH + " (DeiT-S of depth 24)",
         drop_path=_DROP_PATH["s"],
@@ -96,6 +115,8 @@ VIT: dict[str, Figures] = {
             Variant("T-Fixup", None, None, 82.1, None, None, _GATED),
             Variant("Fixup", None, None, 82.4, None, None, _GATED),
             Variant("scalar weight initialised to 1e-6", None, None, 81.6, None, None, _GATED),
+            Variant("8 talking heads, LayerScale 1e-6, drop path 0.05", "64", "13.8", 80.5, None, None, _PATH),
+            Variant("8 talking heads, LayerScale 1e-6, drop path 0.2", "64", "13.8", 83.0, None, None, _PATH),
         ),
     ),
     "vit_s48": Figures(

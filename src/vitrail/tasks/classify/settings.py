@@ -21,6 +21,8 @@ class ObjectiveSettings(Section):
     """share of each target that label smoothing spreads over all classes"""
     class_weights: bool = False
     """weigh rare classes up in the loss"""
+    heads: Literal["joint", "each"] = "joint"
+    """who learns the labels in a model with two heads (distilled: true): their mean, or each head by itself"""
 
 
 class ClassifyRecipe(ImageRecipe):

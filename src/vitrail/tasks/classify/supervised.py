@@ -12,6 +12,7 @@ from vitrail.data.contract import ImageBatch
 from vitrail.tasks.contract import Losses, Objective
 
 LOSSES = ("cross_entropy", "bce")
+HEADS = ("joint", "each")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +27,9 @@ class Supervised(Objective[ImageBatch]):
     loss: str | Callable[[Tensor, Tensor], Tensor] = "cross_entropy"
     smoothing: float = 0.0  # label smoothing: applied to class indices; targets [batch, classes] already carry it
     class_weights: tuple[float, ...] | None = None  # weight of each class's images, see balance_weights
+    # Of a model with two heads: "joint", their mean learns; or "each" by itself, the control of thesis 3.3 whose second
+    # token is a second class token, not a distillation token.
+    heads: str = "joint"
 
     def __post_init__(self) -> None:
         if callable(self.loss):
@@ -33,6 +37,8 @@ class Supervised(Objective[ImageBatch]):
                 raise ValueError("a loss of one's own takes no class weights: leave objective.class_weights out")
         elif self.loss not in LOSSES:
             raise ValueError(f"loss must be one of {', '.join(LOSSES)}, not {self.loss!r}")
+        if self.heads not in HEADS:
+            raise ValueError(f"heads must be one of {', '.join(HEADS)}, not {self.heads!r}")
         if not 0.0 <= self.smoothing < 1.0:
             raise ValueError(f"smoothing must be in [0, 1), not {self.smoothing!r}")
         if self.class_weights is not None:
@@ -41,10 +47,21 @@ class Supervised(Objective[ImageBatch]):
                 raise ValueError("class_weights must be finite numbers of at least 0, one a class")
 
     def __call__(self, model: nn.Module, batch: ImageBatch) -> Losses:
-        logits = joint_logits(model(batch.images)).float()
-        check_targets(batch.targets, logits)
-        total = self.cost(logits, batch.targets)
+        answers = self.answers(model(batch.images))
+        check_targets(batch.targets, answers[0])
+        total = torch.stack([self.cost(logits, batch.targets) for logits in answers]).mean()
         return Losses(total, {self.loss if isinstance(self.loss, str) else "own": total.detach()})
+
+    def answers(self, output: Tensor | tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
+        """The logits that learn the labels, one for each head or one for all."""
+        if self.heads == "joint":
+            return (joint_logits(output).float(),)
+        if isinstance(output, Tensor):
+            raise ValueError(
+                "objective.heads=each needs a model with two heads: take a deit_*_distilled, or set "
+                "model.settings={distilled: true}"
+            )
+        return tuple(logits.float() for logits in output)
 
     def cost(self, logits: Tensor, targets: Tensor) -> Tensor:
         """The loss of logits [batch, classes], a number."""

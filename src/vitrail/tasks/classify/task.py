@@ -53,7 +53,7 @@ class Classify(ClassTask):
 
     def make_objective(self, *, total_steps: int, is_trial: bool = False) -> Objective[ImageBatch]:
         """The loss on labels."""
-        return make_supervised(self.recipe.objective, self.data.labels)
+        return make_supervised(self.recipe.objective, self.data.labels, allows_each=True)
 
     def prepare(self, batch: ImageBatch, at: StepContext) -> ImageBatch:
         """Images normalised, then mixed with their labels."""
@@ -65,10 +65,12 @@ class Classify(ClassTask):
         return [ClassificationEvaluator(self, loaders.val)]
 
 
-def make_supervised(settings: ObjectiveSettings, labels: Level) -> Supervised:
-    """The loss on labels."""
+def make_supervised(settings: ObjectiveSettings, labels: Level, *, allows_each: bool = False) -> Supervised:
+    """The loss on labels; `allows_each` where two heads may learn them, each by itself."""
+    if settings.heads == "each" and not allows_each:
+        raise ValueError("objective.heads=each is for task=classify, where both heads learn from labels: leave it out")
     if labels.is_multiple and settings.loss == "cross_entropy":
         raise ValueError("images of this data have several labels: set objective.loss=bce")
     weights = balance_weights(count_labels(labels).tolist()) if settings.class_weights else None
     loss = load_own(settings.loss, what="loss") if is_own(settings.loss) else settings.loss
-    return Supervised(loss=loss, smoothing=settings.smoothing, class_weights=weights)
+    return Supervised(loss=loss, smoothing=settings.smoothing, class_weights=weights, heads=settings.heads)
