@@ -20,7 +20,7 @@ ARROWS: dict[str, set[str]] = {
     "pages": set(),
     "layers": set(),
     "models": {"layers", "settings"},
-    "weights": {"vitrail", "storage", "layers", "models", "heads"},
+    "weights": {"vitrail", "storage", "layers", "settings", "models", "heads"},
     "data": {"storage", "pages", "settings"},
     "heads": {"layers", "models"},
     "evaluation": {"storage", "layers", "models", "data"},

@@ -9,7 +9,7 @@ import pytest
 import vitrail
 from vitrail.api import make_recipe
 from vitrail.cli import main
-from vitrail.recipes import get_recipe
+from vitrail.recipes import find_recipe, get_recipe
 from vitrail.settings.overriding import override
 from vitrail.settings.text import change, stage_of
 
@@ -71,3 +71,9 @@ def test_a_file_python_and_the_command_line_do_alike(
         assert main([*verb, *words]) == 2
         assert "drop_path_schedule" not in capsys.readouterr().err
     assert [record.levelno for record in caplog.records] == [logging.WARNING] * 2
+
+
+def test_published_weights_follow_the_model() -> None:
+    recipe = override(find_recipe("fine_tune"), {"model": "deit_small"})
+    assert (recipe.model.name, recipe.model.init) == ("deit_small", "pretrained")
+    assert override(find_recipe("fine_tune"), {"init": None}).model.init is None

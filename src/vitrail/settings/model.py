@@ -8,6 +8,8 @@ from pydantic_core import PydanticCustomError
 
 from vitrail.settings.section import Section
 
+PRETRAINED = "pretrained"  # as weights to start from: those published for the model, whichever it is
+
 
 class ModelSettings(Section):
     """Model to train."""

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
+from vitrail.settings.model import PRETRAINED
 from vitrail.settings.recipe import Recipe
 from vitrail.settings.text import change, long_key
 
@@ -23,7 +24,7 @@ def override(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
         return change(recipe, changes)
     before = recipe.model
     key = "init" if before.init is not None else "layer_scale_of"
-    if before.source is not None and f"model.{key}" not in said:
+    if before.source not in (None, PRETRAINED) and f"model.{key}" not in said:
         raise ValueError(
             f"{recipe.name} starts from {before.source}, weights of {before.name}: give those of {name} with "
             f"{key if key == 'init' else f'model.{key}'}=WEIGHTS, or null to start from none"

@@ -24,6 +24,7 @@ from vitrail.models.published import (
 from vitrail.models.resizing import count_patches
 from vitrail.models.timm_backbone import make_backbone
 from vitrail.models.timm_config import TimmConfig, find_timm_facts
+from vitrail.settings.model import PRETRAINED
 from vitrail.weights.load import dialect_of, fit_weights, install, load_weights
 from vitrail.weights.published_files import places_of, places_of_timm
 from vitrail.weights.translate import square_side, translate_to_ours
@@ -31,7 +32,6 @@ from vitrail.weights.weight_files import Weights, read_file
 from vitrail.weights.weight_sources import WeightSource, read_weights
 
 RANDOM = "random"  # in place of a file: the weights that a model begins with
-PRETRAINED = "pretrained"  # as weights to start from: those published for the model
 
 
 def create_model(name: str, *, pretrained: Any = False, **settings: Any) -> Model:
