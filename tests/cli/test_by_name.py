@@ -64,6 +64,12 @@ def test_evaluate_matches_classes_by_their_ids(place: Path, capsys: pytest.Captu
     assert words == ["tench", "goldfish", "crane (n02012849)"]
 
 
+def test_a_folder_without_val_is_measured_whole(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("deit_tiny", "data=data/train", "image_size=32", "--json")
+    assert json.loads(run(capsys, "evaluate", *words))["count"] == 12
+    assert json.loads(run(capsys, "evaluate", *words, "split=val"))["count"] == 3
+
+
 def test_compare_with_a_file_of_weights(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = next((place / "hub").rglob("model.safetensors"))
     words = ("deit_tiny", "deit_tiny", f"init={file}", "data=data", "image_size=32")

@@ -151,7 +151,10 @@ def check_keys(settings: Iterable[str], *, keys: Sequence[str] = KEYS) -> None:
 
 
 def open_data(source: str, settings: Mapping[str, Any], trained: "Trained") -> "tuple[Dataset, str]":
-    """The data asked for, or the run's own, and the name of the labels that count."""
+    """The data asked for, or the run's own, and the name of the labels that count.
+
+    A published model was not trained on it: without split= it is measured on all of data that has no val.
+    """
     from pathlib import Path
 
     from vitrail.data.datasets import open_dataset, open_whole_val
@@ -160,7 +163,9 @@ def open_data(source: str, settings: Mapping[str, Any], trained: "Trained") -> "
     recipe = find_recipe(source)
     split = str(settings.get("split", "val"))
     share = recipe.data.val_share if recipe else 0.1
-    if "data" in settings:
+    if "data" in settings and "split" not in settings and is_named(source):
+        data = open_whole_val(str(settings["data"]))
+    elif "data" in settings:
         data = open_dataset(str(settings["data"]), split, val_share=share)
     elif recipe is None or recipe.data.spec is None:
         raise ValueError(f"{source} is no run that has data of its own: add data=SPEC")
@@ -176,6 +181,16 @@ def open_data(source: str, settings: Mapping[str, Any], trained: "Trained") -> "
         level = trained.level if trained.level in data.levels else next(iter(data.levels))
     data.level(str(level))  # an unknown one is an error
     return data, str(level)
+
+
+def is_named(source: str) -> bool:
+    """Whether a text is the name of a published model, and of no folder."""
+    import os
+
+    from vitrail.models.published import read_model_text
+
+    named = None if os.path.exists(os.path.expanduser(source)) else read_model_text(source)
+    return named is not None and named.init is None
 
 
 def find_recipe(source: str) -> "Recipe | None":

@@ -79,7 +79,7 @@ def probe(
     trained = _choose_features(load_seeing(text, given), features)
     if folder is not None:
         check_attachable(trained.model)
-    val_data, level = open_data(text, given, trained)
+    val_data, level = open_data(text, {"split": "val", **given}, trained)
     train_data, _ = open_data(text, {**given, "split": "train"}, trained)
     splits = {"train": train_data, "val": val_data}
     labels = {split: found.level(level) for split, found in splits.items()}
