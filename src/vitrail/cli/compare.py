@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitrail.inference.passes import Passes, folded, load_seeing, open_data
+from vitrail.inference.passes import Passes, folded, is_named, load_seeing, open_data
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,7 +30,8 @@ def run(sources: Sequence[str], settings: Mapping[str, Any], *, as_json: bool) -
     models = {source: load_seeing(source, settings) for source in sources}
     for source, trained in models.items():
         trained.require_classifier(source)
-    data, name = open_data(sources[0], settings, models[sources[0]])
+    first = next((source for source in sources if not is_named(source)), sources[0])  # trained on the data, perhaps
+    data, name = open_data(first, settings, models[first])
     level = data.level(name)
     if level.is_multiple:
         raise ValueError(f"images of {data.name} have several labels: --compare takes data with one label each")
