@@ -181,7 +181,7 @@ def _timm_state(config: TimmConfig, *, name: str) -> dict[str, Tensor]:
     except ValueError as error:
         raise ValueError(f"{error}: delete {path}, and it is downloaded again") from None
     num_classes = int(find_timm_facts(name.removeprefix(TIMM_PREFIX)).get("num_classes", 1000))
-    head = {"pool": "average", "num_heads": 1, "classifier": "linear", "distilled": False}
+    head: dict[str, Any] = {"pool": "average", "num_heads": 1, "classifier": "linear", "distilled": False}
     plain = replace(config, num_classes=num_classes, drop_path=0.0, **head)
     with _one_line(name, config.timm_name):
         state: dict[str, Tensor] = make_backbone(plain, weights=weights).state_dict()
