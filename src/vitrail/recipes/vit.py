@@ -24,7 +24,7 @@ def vit_original() -> Recipe:
         batch_size=4096,
         model=ModelSettings(name="deit_base"),  # the same network
         augmentation=AugmentationSettings(),  # random resized crop and flip
-        # Table 3.9 and ViT's own paper (its table 3, on ImageNet-1k); table 6.1 prints smoothing 0.1, weight decay 0.1.
+        # Table 3.9, which is about ViT-B on ImageNet-1k; table 6.1 prints smoothing 0.1 and weight decay 0.1.
         objective=ObjectiveSettings(smoothing=0.0),
         optimizer=OptimizerSettings(lr=3e-3, weight_decay=0.3, clip=1.0),
         schedule=ScheduleSettings(warmup_epochs=3.5, min_lr=0.0),  # "3-4" epochs
