@@ -135,6 +135,16 @@ def test_distillation_through_a_token_and_longer_training_help_deit(size: str) -
     assert plain.top1 < distilled.top1 < longer.top1
 
 
+def test_fine_tuning_at_384_helps_every_ablation_of_deit() -> None:
+    compared = 0
+    for name in ("deit_base", "deit_base_distilled"):
+        accuracies = {variant.setting: variant.top1 for variant in FIGURES[name].variants}
+        for setting in accuracies.keys() & {f"{setting}, fine-tuned at 384" for setting in accuracies}:
+            assert accuracies[setting.removesuffix(", fine-tuned at 384")] < accuracies[setting]
+            compared += 1
+    assert compared == 17
+
+
 @pytest.mark.parametrize("name", [name for name in FIGURES if re.fullmatch(r"cait_(xx?s|s|m)(24|36)|cait_s48", name)])
 def test_fine_tuning_at_384_and_distillation_help_every_cait(name: str) -> None:
     plain, distilled = "ImageNet-1k, 400 epochs", "ImageNet-1k, 400 epochs, distilled"

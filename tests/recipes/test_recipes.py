@@ -142,7 +142,7 @@ ANY = object()  # says nothing, or has no meaning here
 PRINTED: dict[str, tuple[Any, ...]] = {
     # thesis tables 3.9 and 6.1
     "deit_base": (300, 1024, "adamw", 1e-3, 0.05, 5, 0.1, 0.1, 3, None, "rand", 9, 0.8, 1, 0.25, 0, 0.875, CE),
-    "vit_original": (300, 4096, "adamw", 3e-3, 0.1, ANY, 0.1, 0, 1, 1, None, ANY, 0, 0, 0, 0, 0.875, CE),
+    "vit_original": (300, 4096, "adamw", 3e-3, 0.3, ANY, 0, 0, 1, 1, None, ANY, 0, 0, 0, 0, 0.875, CE),
     "steiner": (ANY, 4096, "adamw", 3e-3, 0.3, ANY, 0.1, ANY, 1, 1, "rand", ANY, ANY, 0, 0, 0, 0.875, CE),
     "deit3_base_400": (400, 2048, "lamb", 3e-3, 0.02, 5, 0, 0.1, 3, 1, "three", ANY, 0.8, 1, 0, 0.3, 1, BCE),
     "deit3_base_21k_90": (90, 2048, "lamb", 3e-3, 0.02, 5, 0.1, 0.1, 1, 1, "three", ANY, 0, 1, 0, 0.3, 1, CE),

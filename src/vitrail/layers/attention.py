@@ -75,7 +75,7 @@ class TalkingHeadsAttention(SelfAttention):
 
 
 class ClassAttention(nn.Module):
-    """Attention from a few tokens to the frozen patches, eq. 3.9 to 3.13; only the tokens are asked for.
+    """Attention from a few tokens to the frozen patches, eq. 3.8 to 3.12; only the tokens are asked for.
 
     `class_in_keys` puts the tokens themselves among the keys, as CaiT does (supplement A.3 tries without).
     """

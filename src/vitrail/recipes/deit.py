@@ -49,8 +49,9 @@ def deit(size: str) -> Recipe:
     """DeiT-Ti, DeiT-S and DeiT-B on ImageNet-1k, without distillation.
 
     Command: vitrail train deit_small data=imagenet:ROOT out=runs/deit_small
-    Cost: base 53 hours on 8 GPUs; tiny and small under 3 days on 4 GPUs (thesis 3.4.5).
-    Published: {rows}.
+    Cost: base 53 hours on 8 GPUs, 37 on 16; tiny and small under 3 days on 4 GPUs (thesis 3.4.5).
+    Published: {rows}. DeiT-B on CIFAR-10 alone, with data=cifar10:ROOT epochs=7200,
+        {deit_base: trained on cifar10 alone} (3.4.4); table 3.8 changes one setting at a time (docs/catalogue.md).
     Ours: not run.
     """
     return ClassifyRecipe(
@@ -90,7 +91,10 @@ def deit_distilled(size: str, epochs: str = "300") -> Recipe:
         With teacher.kind=hard and one head {deit_tiny: hard distillation, no token},
         {deit_small: hard distillation, no token} and {deit_base: hard distillation, no token}; with teacher.kind=soft
         {deit_tiny: soft distillation, no token}, {deit_small: soft distillation, no token} and
-        {deit_base: soft distillation, no token} (thesis table 3.3).
+        {deit_base: soft distillation, no token} (thesis table 3.3). DeiT-B taught by DeiT-B
+        {deit_base_distilled: taught by DeiT-B}, by RegNetY-4GF {deit_base_distilled: taught by RegNetY-4GF}, -8GF
+        {deit_base_distilled: taught by RegNetY-8GF}, -12GF {deit_base_distilled: taught by RegNetY-12GF}
+        (table 3.2).
     Ours: not run.
     """
     name = f"deit_{size}_distilled" + ("" if epochs == "300" else f"_{epochs}")

@@ -17,7 +17,7 @@ class Result(NamedTuple):
 
 
 class Variant(NamedTuple):
-    """A row of an ablation: the model with one thing changed, at 224 pixels."""
+    """A row of an ablation: the model with one thing changed, at 224 pixels where the setting names no other size."""
 
     setting: str  # what was changed
     parameters: str | None  # millions, as printed
