@@ -88,7 +88,12 @@ def test_hub_repositories_are_timms_own() -> None:
                 assert facts.crop_pct == weights.crop_ratio
 
 
-@pytest.mark.parametrize("weights", PUBLISHED, ids=lambda weights: weights.text)
+ARCHITECTURES = list(
+    {(weights.model, weights.image_size, weights.num_classes): weights for weights in PUBLISHED}.values()
+)
+
+
+@pytest.mark.parametrize("weights", ARCHITECTURES, ids=lambda weights: weights.text)
 def test_every_row_builds_a_model_for_its_weights(weights: "published_files.PublishedWeights") -> None:
     with torch.device("meta"):
         model = vitrail.create_model(weights.model, image_size=weights.image_size, num_classes=weights.num_classes)
