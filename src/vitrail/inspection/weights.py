@@ -13,7 +13,7 @@ from vitrail.layers.pooling import ClassLinear
 from vitrail.layers.residual import LayerScale, ScalarScale
 from vitrail.models.contract import Model
 
-SMALL = 0.05  # of the greatest absolute value: what lies below counts as nothing (thesis 4.4)
+SMALL = 0.05  # of the greatest absolute value: what lies below counts as nothing (thesis 4.3.3, figure 4.3)
 
 
 @torch.no_grad()

@@ -14,6 +14,7 @@ DROP_PATH = {
     "s20": 0.0,
     "s36": 0.05,
     "s60": 0.15,
+    "s60_multi": 0.15,  # S60 with a token per class
     "s120": 0.2,
     "b36": 0.2,
     "b60": 0.3,
@@ -81,6 +82,7 @@ def patchconvnet_21k(size: str) -> Recipe:
 
     Command: vitrail train patchconvnet_s60_21k data=imagenet21k:ROOT out=runs/patchconvnet_s60_21k
         The authors' val is not published: 1 % of each class is held out (data.val_share); data.val=none trains on all.
+        Where more memory was at hand they took batch_size=4096 optimizer.lr=4e-3.
     Cost: not published.
     Published: only what it gives after fine-tuning, see patchconvnet_s60_21k_to_1k.
     Ours: not run.
@@ -140,7 +142,8 @@ def patchconvnet_21k_chain(size: str, image_size: str) -> Recipe:
     Published: {rows}.
     Ours: not run.
     """
-    # The order is that of 5.3.2; each fine-tuning is that of 5.2.3 for another resolution.
+    # The order is that of 5.3.2, which says "bigger" resolution of all sizes but 384, though 288 is smaller; each
+    # fine-tuning is that of 5.2.3 for another resolution.
     return change(
         patchconvnet_384(size),
         {
@@ -157,7 +160,7 @@ def patchconvnet_per_class() -> Recipe:
     Command: vitrail train patchconvnet_s60_per_class data=imagenet:ROOT out=runs/patchconvnet_s60_per_class
         init=runs/patchconvnet_s60
     Cost: not published.
-    Published: {rows}.
+    Published: {rows}. From scratch: patchconvnet_s60_multi.
     Ours: not run.
     """
     # "In a fine-tuning stage with a lower learning rate and smaller batch size" (5.2.1), which is all that is printed:

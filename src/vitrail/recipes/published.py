@@ -52,7 +52,7 @@ TRAININGS: Mapping[Function, tuple[str, ...]] = {
     patchconvnet.patchconvnet_21k_to_1k: ("ImageNet-21k -> 1k",),
     patchconvnet.patchconvnet_21k_to_1k_384: ("ImageNet-21k -> 1k",),
     patchconvnet.patchconvnet_21k_chain: ("ImageNet-21k -> 1k",),
-    patchconvnet.patchconvnet_per_class: ("one class token per class",),
+    patchconvnet.patchconvnet_per_class: ("one class token per class, fine-tuned",),
     resnet.a1: ("ImageNet-1k, A1",),
     resnet.a2: ("ImageNet-1k, A2",),
     resnet.a3: ("ImageNet-1k, A3",),

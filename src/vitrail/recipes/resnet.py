@@ -43,7 +43,8 @@ def a2() -> Recipe:
 
     Command: vitrail train a2 data=imagenet:ROOT out=runs/a2
     Cost: not in the thesis.
-    Published: {rows}; {timm/resnet50: ImageNet-1k, A2, mean of 100 seeds} on average over 100 seeds (figure 6.7).
+    Published: {rows}; {timm/resnet50: ImageNet-1k, A2, mean of 100 seeds} on average over 100 seeds (figure 6.7);
+        {timm/resnet50: A2, attention pooling} with PatchConvNet's pooling, model.settings.pool=attention (5.3.4).
     Ours: not run.
     """
     return change(

@@ -1,6 +1,6 @@
 """Published figures of models outside the catalogue that the papers train, compare with or learn from."""
 
-from vitrail.models.figures.record import Figures, Result
+from vitrail.models.figures.record import Figures, Result, Variant
 from vitrail.models.figures.speeds import SPEEDS
 
 # "ResNet strikes back" is Wightman, Touvron and Jegou's paper; A1, A2, A3 and T2 are trainings.
@@ -51,7 +51,10 @@ OTHERS: dict[str, Figures] = {
             Result(224, "ImageNet-1k, SGD, 90 epochs", 76.2, None, None, _T212),
             Result(224, "ImageNet-1k, SGD, 600 epochs", 79.3, None, None, _T212),
         ),
-        contradictions=("ResNet strikes back prints 79.8 top-1 for A2, the thesis 79.9.",),
+        variants=(Variant("A2, attention pooling", None, "4.6", 80.1, None, None, "thesis section 5.3.4"),),
+        contradictions=(
+            "ResNet strikes back prints 79.8 top-1 for A2, as thesis section 5.3.4 implies; section 6.3.4 prints 79.9.",
+        ),
         speeds=SPEEDS["timm/resnet50"],
     ),
     # The RegNetYs that the authors trained with DeiT's procedure, DeiT's teachers; timm has the last one's weights, as
@@ -71,7 +74,13 @@ OTHERS: dict[str, Figures] = {
         flops="8.0",
     ),
     "timm/regnety_120": _regnet("timm/regnety_120", None, Result(224, _DEIT, 82.4, None, None, "thesis table 3.2")),
-    "timm/regnety_160": _regnet("timm/regnety_160", "84", Result(224, _DEIT, 82.9, 88.1, 72.4, _T35)),
+    "timm/regnety_160": Figures(
+        source=_T67,
+        parameters="83.6",
+        flops={224: "16.0"},
+        results=(Result(224, _DEIT, 82.9, 88.1, 72.4, _T35),),
+        speeds=SPEEDS["timm/regnety_160"],
+    ),
     "timm/resnet101": _strikes_back("44.5", "7.9", 81.5, 70.3),
     "timm/resnet152": _strikes_back("60.2", "11.6", 82.0, 70.6),
     "timm/pit_s_224": _with_deit3_recipe("23.5", "2.9", 80.4, 86.1, 69.2),

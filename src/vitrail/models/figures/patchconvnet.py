@@ -1,4 +1,4 @@
-"""Published figures of PatchConvNet (thesis tables 5.1, 5.2, 5.5, 5.7 and 5.8)."""
+"""Published figures of PatchConvNet (thesis tables 5.1, 5.2, 5.5, 5.7 and 5.8, and the authors' page)."""
 
 from vitrail.models.figures.record import Figures, Result, Variant
 
@@ -9,6 +9,7 @@ _T51 = "thesis table 5.1"
 _T52 = "thesis table 5.2"
 _T57 = "thesis table 5.7"
 _T58 = "thesis table 5.8"
+_PAGE = "the authors' page of PatchConvNet"
 
 
 def _batch_norm(top1: float) -> Variant:
@@ -49,13 +50,19 @@ PATCHCONVNET: dict[str, Figures] = {
             Variant("average pooling", None, None, 81.9, None, None, _T57),
             Variant("linear stem", None, None, 80.0, None, None, _T57),
             Variant("several heads in the pooling", None, None, 81.9, None, None, _T57),
-            Variant("one class token per class", None, None, 81.1, None, None, _T57),
+            Variant("one class token per class", "25.6", "5.3", 81.1, None, None, _T57),
+            Variant("one class token per class, fine-tuned", "25.6", "5.3", 82.0, None, None, _PAGE),
         ),
     ),
     "patchconvnet_s60_multi": Figures(
-        source=_T57 + " (no size, no cost)",
+        source=_PAGE,
+        parameters="25.6",
+        flops={224: "5.3"},
         drop_path=0.15,
-        results=(Result(224, _PLAIN, 81.1, None, None, _T57),),
+        results=(
+            Result(224, _PLAIN, 81.1, None, None, _T57),
+            Result(224, "ImageNet-1k, fine-tuned from one token for all classes", 82.0, None, None, _PAGE),
+        ),
     ),
     "patchconvnet_s120": Figures(
         source=_T51,

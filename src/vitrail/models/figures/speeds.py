@@ -146,13 +146,16 @@ SPEEDS: dict[str, tuple[Speed, ...]] = {
     "timm/regnety_040": (
         Speed(224, "1779", "3041", "a", _T51),
         Speed(224, "1156.7", None, "c", _T35),
+        Speed(224, "861.0", "568.4", "d", _T41),
     ),
     "timm/regnety_080": (
         Speed(224, "1158", "3939", "a", _T51),
         Speed(224, "591.6", None, "c", _T35),
+        Speed(224, "534.4", "841.6", "d", _T41),
     ),
     "timm/regnety_160": (
         Speed(224, "714", "5204", "a", _T51),
         Speed(224, "334.7", None, "c", _T35),
+        Speed(224, "334.7", "1329.6", "d", _T41),
     ),
 }
