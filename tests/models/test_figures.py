@@ -266,6 +266,9 @@ def test_the_page_has_every_transfer() -> None:
             "thesis table 2.1",
         ),
         ("timm/regnety_080", "Grafit, fine-tuned on flowers", "99.1", "thesis table 2.10"),
+        ("timm/resnet50", "ClusterFit+, inat18, no labels to kingdom, kNN", "70.9", "thesis table 2.5"),
+        ("timm/resnet50", "SNCA+, inat18, kingdom to order, mAP", "9.09", "thesis table 2.6"),
+        ("timm/resnet50", "Grafit, inat18, genus to species, mAP", "55.4", "thesis table 2.6"),
     ],
 )
 def test_ablations_of_the_thesis_are_there(model: str, what: str, digits: str, source: str) -> None:

@@ -1,12 +1,13 @@
-"""Published figures of Grafit and what it is compared with (thesis chapter 2, but for iNaturalist's levels)."""
+"""Published figures of Grafit and what it is compared with (thesis chapter 2, but for table 2.14)."""
 
 from vitrail.models.figures.record import Score
 
 _TOP1, _KNN, _MAP = "% top-1", "% by kNN", "mAP"
-_T21, _T22, _T24, _T27, _T28 = (f"thesis table 2.{number}" for number in (1, 2, 4, 7, 8))
+_T21, _T22, _T24, _T25, _T26, _T27, _T28 = (f"thesis table 2.{number}" for number in (1, 2, 4, 5, 6, 7, 8))
 _T210, _T211, _T213, _T215, _T216 = (f"thesis table 2.{number}" for number in (10, 11, 13, 15, 16))
 _FIVE = ("flowers", "cars", "food101", "inat18", "inat19")
 _MLP = "MLP classifier, "
+_RANKS = ("kingdom", "phylum", "class", "order", "family", "genus", "species")
 
 
 def _transfer(source: str, method: str, *accuracies: float) -> tuple[Score, ...]:
@@ -61,6 +62,16 @@ def _on_fine(loss: str, *accuracies: float) -> tuple[Score, ...]:
     return tuple(
         Score(f"{loss}, cifar100, {train} to fine, linear classifier", value, _TOP1, _T22)
         for train, value in zip(("coarse", "fine"), accuracies, strict=True)
+    )
+
+
+def _by_rank(method: str, measure: str, source: str, *rows: tuple[float, ...]) -> tuple[Score, ...]:
+    """A part of table 2.5 or 2.6: rows are levels of the test, columns those of training, the first may be none."""
+    trained = ("no labels", *_RANKS)[-len(rows[0]) :]
+    return tuple(
+        Score(f"{method}, inat18, {train} to {test}, {measure}", value, _KNN if measure == "kNN" else _MAP, source)
+        for test, values in zip(_RANKS, rows, strict=True)
+        for train, value in zip(trained, values, strict=True)
     )
 
 
@@ -127,6 +138,54 @@ GRAFIT_SCORES: dict[str, tuple[Score, ...]] = {
         *_between_levels("Baseline", "imagenet", "fine", 54.7, 78.1, 78.0, 79.3),
         *_between_levels("SNCA+", "imagenet", "fine", 55.4, 77.9, 79.1, 77.4),
         *_between_levels("Grafit", "imagenet", "fine", 69.1, 77.9, 79.6, 78.0),
+        *_by_rank(
+            "ClusterFit+",
+            "kNN",
+            _T25,
+            (70.9, 94.7, 95.0, 95.3, 95.6, 96.2, 96.3, 96.1),
+            (48.8, 87.4, 90.3, 90.7, 91.1, 92.6, 92.6, 92.2),
+            (40.4, 80.2, 83.8, 85.7, 86.7, 88.8, 88.8, 88.2),
+            (17.1, 54.5, 59.0, 61.4, 70.8, 73.9, 74.3, 72.3),
+            (5.6, 38.3, 42.1, 44.4, 54.3, 63.0, 64.2, 61.9),
+            (0.9, 26.7, 29.5, 31.5, 40.1, 49.4, 53.9, 51.7),
+            (0.3, 21.8, 23.7, 25.2, 32.7, 40.3, 44.7, 43.4),
+        ),
+        *_by_rank(
+            "Grafit",
+            "kNN",
+            _T25,
+            (95.5, 98.1, 98.2, 98.2, 98.2, 98.2, 98.4, 98.3),
+            (90.0, 94.1, 96.6, 96.7, 96.8, 96.7, 96.9, 96.7),
+            (82.2, 87.5, 90.9, 94.5, 94.9, 94.9, 95.0, 95.0),
+            (54.0, 61.7, 66.9, 72.7, 87.1, 87.5, 87.6, 87.3),
+            (33.7, 42.1, 48.7, 55.1, 70.9, 81.8, 82.4, 82.1),
+            (20.5, 27.0, 33.5, 39.5, 54.2, 64.6, 75.6, 75.5),
+            (15.9, 20.4, 25.5, 30.8, 42.7, 51.2, 61.9, 67.7),
+        ),
+        *_by_rank(
+            "SNCA+",
+            "mAP",
+            _T26,
+            (97.6, 83.3, 75.9, 59.2, 56.0, 54.9, 55.0),
+            (59.8, 91.7, 79.4, 49.1, 35.0, 32.3, 32.2),
+            (41.3, 73.1, 89.9, 49.2, 28.1, 23.6, 23.0),
+            (9.09, 24.9, 35.7, 77.9, 35.3, 18.0, 15.0),
+            (2.24, 6.43, 11.2, 35.7, 68.4, 29.1, 21.7),
+            (0.39, 2.47, 5.03, 18.1, 36.6, 60.5, 46.0),
+            (0.19, 1.86, 3.8, 12.8, 26.4, 46.0, 54.9),
+        ),
+        *_by_rank(
+            "Grafit",
+            "mAP",
+            _T26,
+            (98.6, 88.3, 79.7, 60.8, 58.0, 55.9, 55.5),
+            (67.8, 97.2, 82.1, 50.9, 38.9, 34.2, 33.0),
+            (50.1, 74.9, 95.4, 51.2, 32.3, 25.9, 24.1),
+            (17.7, 30.7, 42.7, 88.3, 42.3, 21.1, 16.2),
+            (8.7, 13.2, 18.0, 43.9, 83.1, 34.8, 24.2),
+            (6.78, 9.72, 13.5, 29.0, 46.9, 77.2, 53.9),
+            (6.45, 9.02, 12.1, 23.6, 35.6, 55.4, 70.0),
+        ),
     ),
     "timm/resnext50_32x4d": (
         *_transfer(_T215, "Grafit, ", 95.5, 91.6, 89.6, 67.7, 75.3),
