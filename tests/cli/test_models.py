@@ -156,7 +156,11 @@ def test_json_has_every_row_and_setting(
 
 def test_json_of_the_whole_catalogue(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["models", "--json"]) == 0
-    assert [record["name"] for record in json.loads(capsys.readouterr().out)] == list(CATALOG)
+    records = {record["name"]: record for record in json.loads(capsys.readouterr().out)}
+    assert list(records) == list(CATALOG)
+    transfer = {"what": "fine-tuned on cars", "value": 93.8, "unit": "% top-1", "source": "Three things table 6"}
+    assert transfer in records["vit_l24"]["scores"]
+    assert records["vit_s9x4"]["scores"] == []
 
 
 @pytest.mark.parametrize(

@@ -259,3 +259,49 @@ def test_the_page_has_every_transfer() -> None:
             if data and not model.startswith("timm/"):
                 printed.setdefault((model, method), []).append(str(score.value))
     assert rows == {(model, *values) for (model, _), values in printed.items()}
+
+
+@pytest.mark.parametrize(
+    ("model", "what", "digits", "source"),
+    [
+        ("deit3_base", "grey and blur of 3-Augment, 400 epochs", "82.7", "thesis table 6.2"),
+        ("deit3_large", "ImageNet-21k, 90 epochs -> 1k, RandAugment", "86.5", "thesis table 6.5"),
+        ("timm/resnet50", "3-Augment", "79.4", "thesis table 6.3"),
+        ("timm/resnet50", "Grafit, MLP classifier, fine-tuned on inat18", "69.8", "thesis table 2.16"),
+        (
+            "timm/resnet50",
+            "Grafit, instance loss times 0.4, cifar100, not conditioned, mAP",
+            "49.6",
+            "thesis table 2.11",
+        ),
+        ("timm/resnet50", "SNCA+, imagenet, fine to coarse, fine-tuned", "87.2", "thesis table 2.13"),
+        (
+            "timm/resnet18",
+            "cross-entropy, halves of coarse classes of cifar100, conditioned",
+            "54.5",
+            "thesis table 2.1",
+        ),
+        ("timm/regnety_080", "Grafit, fine-tuned on flowers", "99.1", "thesis table 2.10"),
+        ("timm/resnet50", "ClusterFit+, inat18, no labels to kingdom, kNN", "70.9", "thesis table 2.5"),
+        ("timm/resnet50", "SNCA+, inat18, kingdom to order, mAP", "9.09", "thesis table 2.6"),
+        ("timm/resnet50", "Grafit, inat18, genus to species, mAP", "55.4", "thesis table 2.6"),
+    ],
+)
+def test_ablations_of_the_thesis_are_there(model: str, what: str, digits: str, source: str) -> None:
+    found = find_figure(model, what)
+    assert found is not None
+    assert (found.digits, found.source) == (digits, source)
+
+
+def test_tables_that_repeat_a_figure_agree() -> None:
+    pairs = [
+        ("Grafit, {data}, kNN", "Grafit, {data}, coarse to fine, kNN"),
+        ("SNCA+, {data}, kNN", "SNCA+, {data}, coarse to fine, kNN"),
+        ("Baseline, {data}, kNN", "Baseline, {data}, coarse to fine, kNN"),
+    ]
+    for data in ("imagenet", "cifar100"):
+        for one, other in pairs:
+            first, second = (find_figure("timm/resnet50", what.format(data=data)) for what in (one, other))
+            assert first is not None
+            assert second is not None
+            assert first.value == second.value

@@ -14,6 +14,7 @@ import torch
 from vitrail.models.build import FAMILIES
 from vitrail.models.catalog import TIMM_PREFIX, create_model, get_entry
 from vitrail.models.config import config_from_settings
+from vitrail.models.published import list_published
 from vitrail.models.timm_config import TimmSettings
 from vitrail.recipes import RECIPES, find_recipe, get_recipe, list_recipes
 from vitrail.recipes.published import TRAININGS, fill_in
@@ -121,9 +122,12 @@ def test_the_command_of_the_docstring_trains_a_recipe_of_the_same_function(name:
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_fine_tuning_starts_from_a_run_that_another_recipe_makes(name: str) -> None:
+def test_fine_tuning_starts_from_what_is_published_or_a_run_that_another_recipe_makes(name: str) -> None:
     recipe = get_recipe(name)
     if recipe.model.source is None:
+        return
+    if recipe.model.source == "pretrained":
+        assert list_published(recipe.model.name)
         return
     earlier = get_recipe(recipe.model.source.removeprefix("runs/"))
     assert earlier.model.name == recipe.model.name

@@ -85,7 +85,7 @@ def _explain_no_match(pattern: str) -> str:
 def _as_json(entries: "list[CatalogEntry]") -> str:
     import json
 
-    from vitrail.models.figures import SETUPS
+    from vitrail.models.figures import SCORES, SETUPS
     from vitrail.models.published import list_published
 
     def number(text: str | None) -> float | None:
@@ -95,6 +95,7 @@ def _as_json(entries: "list[CatalogEntry]") -> str:
     for entry in entries:
         record = vars(entry) | {"settings": dict(entry.settings)}
         record["weights"] = [weights.describe() for weights in list_published(entry.name)]
+        record["scores"] = [score._asdict() for score in SCORES.get(entry.name, ())]
         if figures := entry.figures:
             record["figures"] = vars(figures) | {
                 "parameters": number(figures.parameters),

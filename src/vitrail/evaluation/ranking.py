@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-TEMPERATURE = 0.05  # sigma, the thesis's in all its experiments (2.4.2)
+TEMPERATURE = 0.05  # sigma, the thesis's in all its experiments (2.4.3)
 RANKINGS = ("cosine", "conditional", "oracle")
 _MAX_CELLS = 8_000_000  # scores that are held at a time: 64 MB of them in float64
 _BLOCK = 16_384  # images that queries are compared with at a time, where not all are needed at once

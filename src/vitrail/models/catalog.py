@@ -87,7 +87,7 @@ def _deit3() -> dict[str, dict[str, Any]]:
 
 
 def _three_things() -> dict[str, dict[str, Any]]:
-    """The depth x branches models and the stems of Three things, and the huge ones of thesis table 6.13."""
+    """The depth x branches models and the stems of Three things, and the huge ones of thesis table 6.6."""
     drop_path = {"ti": 0.0, "s": 0.05, "b": 0.1, "l": 0.4}  # section 2.2: by width, whatever the depth
     rows = {}
 

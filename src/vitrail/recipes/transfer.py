@@ -50,7 +50,10 @@ def transfer_resnet() -> Recipe:
     Cost: not published.
     Published: Flowers {timm/resnet50: fine-tuned on flowers}, Cars {timm/resnet50: fine-tuned on cars}, Food-101
         {timm/resnet50: fine-tuned on food101}, iNaturalist 2018 {timm/resnet50: fine-tuned on inat18}, 2019
-        {timm/resnet50: fine-tuned on inat19} % top-1 (thesis table 2.16, baseline with a linear classifier).
+        {timm/resnet50: fine-tuned on inat19} % top-1 (thesis table 2.16, baseline with a linear classifier); with
+        model.settings.classifier=mlp {timm/resnet50: MLP classifier, fine-tuned on flowers},
+        {timm/resnet50: MLP classifier, fine-tuned on cars}, {timm/resnet50: MLP classifier, fine-tuned on food101},
+        {timm/resnet50: MLP classifier, fine-tuned on inat18}, {timm/resnet50: MLP classifier, fine-tuned on inat19}.
     Ours: not run.
     """
     return change(
@@ -75,7 +78,12 @@ def transfer_grafit() -> Recipe:
     Published: Flowers {timm/resnet50: Grafit, fine-tuned on flowers}, Cars {timm/resnet50: Grafit, fine-tuned on cars},
         Food-101 {timm/resnet50: Grafit, fine-tuned on food101}, iNaturalist 2018
         {timm/resnet50: Grafit, fine-tuned on inat18}, 2019 {timm/resnet50: Grafit, fine-tuned on inat19} % top-1
-        (thesis table 2.16, with a linear classifier).
+        (thesis table 2.16, with a linear classifier); with model.settings.classifier=mlp
+        {timm/resnet50: Grafit, MLP classifier, fine-tuned on flowers},
+        {timm/resnet50: Grafit, MLP classifier, fine-tuned on cars},
+        {timm/resnet50: Grafit, MLP classifier, fine-tuned on food101},
+        {timm/resnet50: Grafit, MLP classifier, fine-tuned on inat18},
+        {timm/resnet50: Grafit, MLP classifier, fine-tuned on inat19}.
     Ours: not run.
     """
     # 2.4.6 says that the trunk of Grafit "remains fixed", 2.5.4 that it is kept and the model fine-tuned, as in all

@@ -1,9 +1,11 @@
-"""Published figures of DeiT III, the plain ViTs of thesis chapter 6 (tables 6.3-6.9 and 6.13-6.15)."""
+"""Published figures of DeiT III, the plain ViTs of thesis chapter 6 (tables 6.2-6.9 and 6.13-6.15)."""
 
 from vitrail.models.figures.record import Figures, Result, Variant
 
 _LAYER_SCALE = 1e-4  # "the same initialization for all our models", thesis section 6.2.1
 
+_T62 = "thesis table 6.2"
+_T63 = "thesis table 6.3"
 _T64 = "thesis table 6.4"
 _T65 = "thesis table 6.5"
 _T66 = "thesis table 6.6"
@@ -24,6 +26,20 @@ def _from(image_size: int, number: int) -> str:
 
 def _from_21k(number: int) -> str:
     return f"ImageNet-21k, {number} epochs -> 1k"
+
+
+def _path_21k(*accuracies: tuple[float, float]) -> tuple[Variant, ...]:
+    """A model's first four rows of table 6.5, on val and V2: from 21k as others train on it towards DeiT III."""
+    settings = (
+        "RandomResizedCrop, no LayerScale, mixup 0.8, RandAugment",
+        "no LayerScale, mixup 0.8, RandAugment",
+        "mixup 0.8, RandAugment",
+        "RandAugment",
+    )
+    return tuple(
+        Variant(f"{_from_21k(90)}, {setting}", None, None, top1, None, v2, _T65)
+        for setting, (top1, v2) in zip(settings, accuracies, strict=True)
+    )
 
 
 DEIT3: dict[str, Figures] = {
@@ -53,6 +69,7 @@ DEIT3: dict[str, Figures] = {
         variants=(
             Variant("RandAugment, 300 epochs", None, None, 80.1, 86.1, 69.1, _T64),
             Variant("RandAugment, 400 epochs", None, None, 80.7, 86.0, 69.3, _T64),
+            *_path_21k((81.6, 70.7), (82.1, 71.8), (82.4, 72.4), (82.3, 72.4)),
         ),
         resized_parameters={384: "22.0"},
         contradictions=(
@@ -88,8 +105,13 @@ DEIT3: dict[str, Figures] = {
         variants=(
             Variant("RandAugment, 300 epochs", None, None, 82.5, 87.5, 71.4, _T64),
             Variant("RandAugment, 400 epochs", None, None, 82.7, 87.4, 72.2, _T64),
-            Variant("Auto-Augment, 400 epochs", None, None, 82.8, 87.5, 71.9, "thesis table 6.3"),
-            Variant("Trivial-Augment, 400 epochs", None, None, 82.3, 87.0, 71.2, "thesis table 6.3"),
+            Variant("Auto-Augment, 400 epochs", None, None, 82.8, 87.5, 71.9, _T63),
+            Variant("Trivial-Augment, 400 epochs", None, None, 82.3, 87.0, 71.2, _T63),
+            Variant("colour jitter alone, 400 epochs", None, None, 81.4, 86.1, 70.3, _T62),
+            Variant("grey alone of 3-Augment, 400 epochs", None, None, 81.0, 86.0, 69.7, _T62),
+            Variant("grey and blur of 3-Augment, 400 epochs", None, None, 82.7, 87.6, 72.7, _T62),
+            Variant("no colour jitter, 400 epochs", None, None, 83.1, 87.7, 72.0, _T62),
+            *_path_21k((84.6, 74.7), (84.8, 75.0), (85.0, 75.7), (85.1, 75.6)),
         ),
         resized_parameters={384: "86.9"},
         contradictions=("Thesis tables 6.7 and 6.14 print 17.5 billion multiply-adds at 224; the count is 17.56.",),
@@ -118,8 +140,9 @@ DEIT3: dict[str, Figures] = {
         ),
         variants=(
             Variant("RandAugment, 400 epochs", None, None, 84.0, 88.3, 73.8, _T64),
-            Variant("Auto-Augment, 400 epochs", None, None, 84.0, 88.6, 74.0, "thesis table 6.3"),
-            Variant("Trivial-Augment, 400 epochs", None, None, 83.6, 88.1, 73.7, "thesis table 6.3"),
+            Variant("Auto-Augment, 400 epochs", None, None, 84.0, 88.6, 74.0, _T63),
+            Variant("Trivial-Augment, 400 epochs", None, None, 83.6, 88.1, 73.7, _T63),
+            *_path_21k((86.0, 76.4), (86.3, 76.7), (86.4, 77.4), (86.5, 77.2)),
         ),
         resized_parameters={384: "304.8"},
     ),

@@ -158,4 +158,10 @@ SPEEDS: dict[str, tuple[Speed, ...]] = {
         Speed(224, "334.7", None, "c", _T35),
         Speed(224, "334.7", "1329.6", "d", _T41),
     ),
+    "timm/resnet101": (Speed(224, "1586", "2269", "a", _T67),),
+    "timm/resnet152": (Speed(224, "1122", "2359", "a", _T67),),
+    "timm/pit_s_224": (Speed(224, "1809", "3293", "a", _T67),),
+    "timm/pit_b_224": (Speed(224, "615", "7564", "a", _T67),),
+    "timm/swin_small_patch4_window7_224": (Speed(224, "718", "3470", "a", _T67),),
+    "timm/swin_base_patch4_window7_224": (Speed(224, "532", "4695", "a", _T67),),
 }
