@@ -9,8 +9,8 @@ from tiny_runs import run_in
 
 from vitrail.cli import main
 from vitrail.data import datasets
-from vitrail.data.contract import Dataset, Labels, Level
-from vitrail.data.datasets import open_dataset
+from vitrail.data.contract import Dataset, Level, Source
+from vitrail.data.datasets import open_split
 
 
 class SeveralLabels(Dataset):
@@ -34,16 +34,14 @@ class SeveralLabels(Dataset):
         return self.inner.locate(index)
 
 
-def open_several(
-    spec: str, split: str, *, val_share: float = 0.1, exclude: str | None = None, labels: Labels = "required"
-) -> Dataset:
-    return SeveralLabels(open_dataset(spec, split, val_share=val_share, exclude=exclude, labels=labels))
+def open_several(source: Source, split: str, *, exclude: str | None = None) -> Dataset:
+    return SeveralLabels(open_split(source, split, exclude=exclude))
 
 
 def test_a_run_records_what_evaluate_finds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(datasets, "open_dataset", open_several)
+    monkeypatch.setattr(datasets, "open_split", open_several)
     run = run_in(tmp_path, "objective.loss=bce", "epochs=1", "schedule.warmup_epochs=0")
     [record] = [record for record in run.read_metrics() if record["kind"] == "eval"]
     assert 0 < record["mean_average_precision"] < 100

@@ -31,8 +31,13 @@ def pattern(side: int) -> torch.Tensor:
 @pytest.mark.parametrize(
     ("file", "name", "task", "before"),
     [
-        ("deit_small", "deit_small", "classify", {}),
-        ("distilled", "deit_small_distilled", "distill", {"teacher.model": "timm/regnety_160"}),
+        ("deit_small", "deit_small", "classify", {"blend.group_size": None}),
+        (
+            "distilled",
+            "deit_small_distilled",
+            "distill",
+            {"teacher.model": "timm/regnety_160", "blend.group_size": None},
+        ),
         ("grafit", "grafit", "embed", {"data.level": None, "evaluation.crop_ratio": None}),
     ],
 )
