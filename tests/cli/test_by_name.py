@@ -14,6 +14,7 @@ from shrunk import randomize
 
 import vitrail
 from vitrail.cli import main
+from vitrail.inference.passes import keep_source
 from vitrail.settings.text import read_recipe
 from vitrail.weights.pack import read_pack
 
@@ -111,6 +112,21 @@ def test_a_teacher_by_name_knows_the_students_classes(place: Path, capsys: pytes
     student = ("model=deit_tiny", "model.settings={depth: 1}", "teacher=deit_tiny", "teacher.image_size=32")
     run(capsys, "train", "small_photos", *student, "data=data", *TRAIN, "out=student")
     assert (place / "student" / "model" / "model.safetensors").is_file()
+
+
+def test_a_source_is_kept_so_that_it_can_be_used_from_any_folder(place: Path) -> None:
+    for name in ("deit_tiny", "deit_tiny init=random", "hf://owner/name", "deit_tiny init=hf://owner/name"):
+        assert keep_source(name) == name
+    assert keep_source("deit_tiny@224 init=a.pth") == f"deit_tiny@224 init={place / 'a.pth'}"
+    assert keep_source("runs/photos") == str(place / "runs" / "photos")
+
+
+def test_weights_of_a_file_that_do_not_fit_a_model_of_timm_are_named(place: Path) -> None:
+    file = next((place / "hub").rglob("model.safetensors"))
+    with pytest.raises(
+        ValueError, match=r"^[^ ]*model\.safetensors: the weights \(timm names\) do not fit timm/resnet18"
+    ):
+        vitrail.load_trained(f"timm/resnet18 init={file}")
 
 
 @pytest.mark.parametrize(

@@ -159,6 +159,7 @@ def test_errors_are_one_line(run: RunFolder, photos: Path, capsys: pytest.Captur
         (["photos", "out=seen", "kind=attention", "class=1"], "the same for every class"),
         (["photos", "out=seen", "kind=[attention, rollout]", "class=1"], "the same for every class"),
         (["photos", "out=seen", "kind=[rollout, gradient]", "head=1"], "rollout maps have no heads"),
+        (["--score", "--window"], "--window draws and --score measures"),
         (["--score", "photos"], "--score takes data=SPEC and no images"),
         (["--score", "limit=0"], "limit must be a whole number of at least 1"),
         (["--score", "masks=gone", "limit=1"], "masks=gone: no such folder"),

@@ -149,6 +149,12 @@ def test_bad_input_is_an_error_of_one_line(
     assert error.count("\n") == 1
 
 
+def test_another_model_leaves_out_the_settings_of_the_recipes_own(tmp_path: Path) -> None:
+    assert (
+        main(["preview", "small", SHAPES, "model=resmlp_s12", "image_size=32", f"out={tmp_path}", "--images", "1"]) == 0
+    )
+
+
 def test_a_later_stage_has_draws_of_its_own() -> None:
     assert seed_of_stage(7, 0) == 7
     assert seed_of_stage(7, 1) == Draws(7, 1, "stage").integer(2**31)

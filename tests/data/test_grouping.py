@@ -74,6 +74,13 @@ def test_images_of_several_classes_have_all_of_their_coarse_classes(tmp_path: Pa
     assert source.open("val").level("coarse").labels.tolist() == [[True, True], [False, False], [True, False]]
 
 
+def test_images_without_a_label_have_no_coarse_one(tmp_path: Path) -> None:
+    levels = {"label": Level(("a", "b"), np.array([1, -1, 0]))}
+    dataset = ArrayDataset(name="few", split="val", images=np.zeros((3, 4, 4), dtype=np.uint8), levels=levels)
+    source = GroupedSource(OpenedSource([dataset]), write(tmp_path, "a,first\nb,last\n"))
+    assert source.open("val").level("coarse").labels.tolist() == [1, -1, 0]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -45,12 +45,13 @@ def test_a_run_without_val_is_trained_on_all_and_measures_nothing(
 
 
 def test_a_run_that_was_not_measured_is_evaluated_on_other_data_only_and_gives_clusters(
-    colours: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    colours: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     run = run_in(tmp_path / "run", f"data={colours}", "data.val=none", "augmentation.repeats=1", "epochs=1")
     assert main(["evaluate", str(run.path)]) == 2
     assert "was trained without val (data.val=none): add data=SPEC" in capsys.readouterr().err
     assert main(["evaluate", str(run.path), f"data={colours}"]) == 0
+    assert "the images of this val are among its training images" in caplog.text
     clusters = ("task=clusterfit", f"clusters.of={run.path}", "clusters.number=3")
     words = (f"data={colours}", "data.val=none", "augmentation.repeats=1", "epochs=1")
     assert kinds_of(run_in(tmp_path / "clusters", *clusters, *words)) == {"train"}

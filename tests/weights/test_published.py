@@ -265,6 +265,17 @@ def test_a_download_from_an_address(caches: Path, server: type[Server]) -> None:
         places.fetch()
 
 
+def test_a_cache_that_can_only_be_read_will_do(caches: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr("vitrail.weights.published_files.write_text", refuse)
+    file = downloaded_files() / "s60_224_1k.pth"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    torch.save({"weight": torch.ones(3)}, file)
+    assert places_of(choose_published("patchconvnet_s60")).fetch() == file
+
+
 def test_a_download_that_breaks_off_leaves_nothing(caches: Path, server: type[Server]) -> None:
     torch.save({"model": {"weight": torch.rand(1000)}}, caches / "s60.pth")
     whole = (caches / "s60.pth").read_bytes()

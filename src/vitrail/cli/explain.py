@@ -62,6 +62,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Draw maps of images, or with --score measure maps."""
     arguments.model, *given = join_init_of(arguments.model, arguments.settings)
     words, settings = _read_words(given, _SCORE_KEYS if arguments.score else _DRAW_KEYS)
+    if arguments.score and arguments.window:
+        raise ValueError("--window draws and --score measures: ask for one of them")
     if arguments.score and words:
         raise ValueError(f"--score takes data=SPEC and no images such as {words[0]!r}")
     if not arguments.score and not settings.get("out"):

@@ -28,14 +28,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Draw, and say where the page is."""
     from vitrail.recipes import find_recipe
-    from vitrail.settings.text import change, parse_assignments, stage_of
+    from vitrail.settings.overriding import override
+    from vitrail.settings.text import parse_assignments, stage_of
 
     changes = parse_assignments(arguments.settings)
     out = arguments.out or changes.pop("out", None)
     changes.pop("out", None)
     if not out:
         raise ValueError("no folder given for the pictures: add out=FOLDER, such as out=preview")
-    recipe = change(find_recipe(arguments.recipe), changes)
+    recipe = override(find_recipe(arguments.recipe), changes)
     if not 0 <= arguments.stage < recipe.num_stages:
         raise ValueError(f"{recipe.name} has no stage {arguments.stage}: it has {recipe.num_stages}, counted from 0")
 

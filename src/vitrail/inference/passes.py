@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import difflib
+import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ MODEL_HELP = (
     "timm/resnet50.a1_in1k or NAME init=FILE; or hf://OWNER/NAME"
 )
 KEYS = ("data", "split", "level", "image_size", "crop_ratio", "batch_size", "workers", "precision", "device", "trunk")
+_LOGGER = logging.getLogger(__name__)
 _BATCH_SIZE = 64
 _INIT = "init="  # of the model before it: the file of its weights
 _SETTING = re.compile(r"[A-Za-z_][\w.]*=")  # how key=value begins; a path before the sign makes it no key
@@ -109,13 +111,16 @@ def keep_source(source: str) -> str:
 
     from vitrail.models.published import read_model_text
     from vitrail.weights.hub import HUB_PREFIX
+    from vitrail.weights.pretrained import RANDOM
 
     if source.startswith(HUB_PREFIX):
         return source
     named = None if os.path.exists(os.path.expanduser(source)) else read_model_text(source)
     if named is None:
         return os.path.abspath(os.path.expanduser(source))
-    return str(named) if named.init is None else str(dataclasses.replace(named, init=keep_source(named.init)))
+    if named.init is None or named.init == RANDOM:
+        return str(named)
+    return str(dataclasses.replace(named, init=keep_source(named.init)))
 
 
 def load_seeing(source: str, settings: Mapping[str, Any]) -> "Trained":
@@ -157,8 +162,8 @@ def open_data(source: str, settings: Mapping[str, Any], trained: "Trained") -> "
     """
     from pathlib import Path
 
-    from vitrail.data.datasets import open_dataset, open_whole_val
-    from vitrail.data.splits import canonical
+    from vitrail.data.datasets import open_dataset, open_source, open_split, open_whole_val
+    from vitrail.data.splits import AUTOMATIC, canonical
 
     recipe = find_recipe(source)
     split = str(settings.get("split", "val"))
@@ -166,7 +171,16 @@ def open_data(source: str, settings: Mapping[str, Any], trained: "Trained") -> "
     if "data" in settings and "split" not in settings and is_named(source):
         data = open_whole_val(str(settings["data"]))
     elif "data" in settings:
-        data = open_dataset(str(settings["data"]), split, val_share=share)
+        opened = open_source(str(settings["data"]), val_share=share)
+        data = open_split(opened, split)
+        is_held_out = data.split == "val" and any(note.problem == AUTOMATIC for note in opened.notes)
+        if is_held_out and recipe and recipe.data.val is not None and recipe.data.spec == settings["data"]:
+            _LOGGER.warning(
+                "%s was trained on all of %s (data.val=%s): the images of this val are among its training images",
+                source,
+                recipe.data.spec,
+                recipe.data.val,
+            )
     elif recipe is None or recipe.data.spec is None:
         raise ValueError(f"{source} is no run that has data of its own: add data=SPEC")
     elif not recipe.data.is_measured and canonical(split) == "val":

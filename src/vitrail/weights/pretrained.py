@@ -25,7 +25,7 @@ from vitrail.models.resizing import count_patches
 from vitrail.models.timm_backbone import make_backbone
 from vitrail.models.timm_config import TimmConfig, find_timm_facts
 from vitrail.settings.model import PRETRAINED
-from vitrail.weights.load import dialect_of, fit_weights, install, load_weights
+from vitrail.weights.load import dialect_of, fit_weights, install
 from vitrail.weights.published_files import places_of, places_of_timm
 from vitrail.weights.translate import square_side, translate_to_ours
 from vitrail.weights.weight_files import Weights, read_file
@@ -155,13 +155,13 @@ def _load_timm(text: ModelText, settings: Mapping[str, Any]) -> Model:
     num_classes = int(facts.get("num_classes", 1000))
     if text.init is None:
         model = build_timm_model(name, **{"num_classes": num_classes, **settings})
-        state, has_head = _timm_state(model.config, name=text.name), model.config.num_classes == num_classes
+        weights = Weights(_timm_state(model.config, name=text.name), text.name)
     else:
-        state = read_weights(text.init).state
-        num_classes = _count_classes(state, facts, default=num_classes)
+        weights = read_weights(text.init)
+        num_classes = _count_classes(weights.state, facts, default=num_classes)
         model = build_timm_model(name, **{"num_classes": num_classes, **settings})
-        has_head = model.config.num_classes == num_classes
-    load_weights(model, state, reset_head=not (has_head and model.config.has_own_classifier))
+    has_head = model.config.num_classes == num_classes and model.config.has_own_classifier
+    install(model, fit_weights(model, weights, reset_head=not has_head))
     return model
 
 

@@ -54,7 +54,7 @@ class GroupedSource(Source):
         classes = ordered(names)
         coarse_of = np.array([classes.index(name) for name in names], dtype=np.int64)
         if not fine.is_multiple:
-            return Level(classes, coarse_of[fine.labels])
+            return Level(classes, np.where(fine.labels < 0, fine.labels, coarse_of[fine.labels]))
         labels = np.zeros((len(fine.labels), len(classes)), dtype=bool)
         for label, coarse in enumerate(coarse_of):
             labels[:, coarse] |= fine.labels[:, label]
