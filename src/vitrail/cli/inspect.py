@@ -5,6 +5,7 @@ Several models are laid over each other, a colour each.
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,6 +26,7 @@ SUMMARY = "look inside a model, layer by layer"
 
 _KEYS = ("data", "split", "out", "images", "image_size", "crop_ratio", "batch_size", "device", "trunk")
 _NUM_IMAGES = 64
+_UNFIT = re.compile(r"[^\w.@,-]+")  # in the name of a folder
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
     from vitrail.inspection.comparison import compare_inspections
 
     own_names = (Path(source).expanduser().resolve().name for source in sources)
-    folder = Path(str(settings.get("out") or f"inspect-{'-'.join(own_names)}")).expanduser()
+    folder = Path(str(settings.get("out") or _UNFIT.sub("-", f"inspect-{'-'.join(own_names)}"))).expanduser()
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"out={folder} is a file: give a folder")
     looks = {name: _look(source, settings) for name, source in names.items()}

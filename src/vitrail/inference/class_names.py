@@ -19,6 +19,11 @@ def rename_classes(known: Sequence[str], wanted: Sequence[str], *, synonyms: Map
     return tuple(names)
 
 
+def are_numbers(classes: Sequence[str], num_classes: int) -> bool:
+    """Whether all classes of a model are called by their numbers, which say what they are in its order."""
+    return tuple(classes) == tuple(map(str, range(num_classes)))
+
+
 def match_classes(trained: "Trained", classes: Sequence[str], *, name: str) -> Tensor | None:
     """For each class of the data called `name` the model's index of it; None where the indices are the same.
 
@@ -30,7 +35,7 @@ def match_classes(trained: "Trained", classes: Sequence[str], *, name: str) -> T
             f"{name} has {len(classes)} classes and the model {trained.num_classes}, which have no names "
             "(there is no task.json beside it): they can't be matched"
         )
-    if trained.classes is None:
+    if trained.classes is None or are_numbers(classes, trained.num_classes):
         return None
     own = rename_classes(trained.classes, classes, synonyms=trained.synonyms)
     if tuple(classes) == own:

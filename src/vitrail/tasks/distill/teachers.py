@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from vitrail.evaluation.predict import choose_precision
-from vitrail.inference.class_names import rename_classes
+from vitrail.inference.class_names import are_numbers, rename_classes
 from vitrail.models.published import read_model_text, split_model_texts
 from vitrail.settings.own import is_own
 from vitrail.settings.section import ImageSize
@@ -95,7 +95,9 @@ class SingleTeacher(Teacher):
 
     def _match(self, num_known: int) -> Groups:
         source, known = self.source, self.source.classes
-        if known is not None:
+        if known is not None and are_numbers(self.classes, num_known):
+            known = None
+        elif known is not None:
             known = rename_classes(known, self.classes, synonyms=source.synonyms)
         return match_classes(self.classes, teacher=self.name, num_known=num_known, known=known, mapping=self.mapping)
 

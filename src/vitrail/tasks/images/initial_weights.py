@@ -55,9 +55,9 @@ def load_initial(
         known = tuple(source.description["classes"]) if "classes" in source.description else None
     else:
         label = locate_weights(source)
-        place, known, grid = find_weights(model, label), read_classes(Path(label)), None
-        if known is None and read_named(label, model=model.trunk.name) is not None:
-            known = imagenet_classes().ids  # as its data sets have them
+        place, grid = find_weights(model, label), None
+        named = read_named(label, model=model.trunk.name)
+        known = read_classes(Path(label)) if named is None else imagenet_classes().ids  # as its data sets have them
     is_other = known is not None and classes is not None and known != tuple(classes)
     try:
         load_weights(model, place, reset_head=is_other, interpolation=interpolation, grid=grid)
