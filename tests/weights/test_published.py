@@ -302,6 +302,13 @@ def test_a_checksum_in_the_name_is_compared(caches: Path, server: type[Server]) 
         published_files.download(url, downloaded_files() / "deit_tiny_patch16_224-a1311bcf.pth")
 
 
+def test_a_file_that_a_person_put_there_is_compared_with_its_name(caches: Path) -> None:
+    downloaded_files().mkdir(parents=True)
+    (downloaded_files() / "deit_tiny_patch16_224-a1311bcf.pth").write_bytes(b"half of it")
+    with pytest.raises(ValueError, match=r"damaged or another file \(its SHA-256 does not begin with a1311bcf\)"):
+        load_trained("deit_tiny")
+
+
 # The verbs.
 
 

@@ -119,10 +119,18 @@ def note_sum(place: Path) -> None:
 
 
 def check_sum(place: Path) -> None:
-    """Compare a file with the checksum that was noted when it was first used; note it where this is the first use."""
+    """Compare a file with the checksum that was noted when it was first used.
+
+    Where this is the first use, it is noted; the beginning of it may stand in the name of the file.
+    """
+    named = _NAMED_CHECKSUM.search(place.name)
     try:
         noted = _sum_file(place).read_text(encoding="ascii").split()[0]
     except (FileNotFoundError, IndexError):
+        if named and not compute_sum(place).startswith(named[1]):
+            raise ValueError(
+                f"{place} is damaged or another file (its SHA-256 does not begin with {named[1]}): fetch it again"
+            ) from None
         with contextlib.suppress(OSError):  # a cache of others that can only be read
             note_sum(place)
         return
