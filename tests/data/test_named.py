@@ -109,6 +109,21 @@ def test_food101_gives_the_files_without_decoding_them(tmp_path: Path) -> None:
     assert len(source.open("test")) == 2
 
 
+def test_oxford_pets_has_breeds_and_species(tmp_path: Path) -> None:
+    folder = tmp_path / "oxford-iiit-pet"
+    (folder / "images").mkdir(parents=True)
+    (folder / "annotations").mkdir()
+    (folder / "annotations" / "trainval.txt").write_text("great_dane_2 2 2 1\nSphynx_1 1 1 1\n")
+    (folder / "annotations" / "test.txt").write_text("Sphynx_7 1 1 1\npug_3 3 2 2\n")
+    source = open_source(f"oxford_pets:{tmp_path}")
+    train, val = source.open("train"), source.open("val")
+    assert train.level().classes == val.level().classes == ("Sphynx", "great_dane", "pug")
+    assert (train.level().labels.tolist(), val.level().labels.tolist()) == ([1, 0], [0, 2])
+    assert (train.level("species").labels.tolist(), val.level("species").labels.tolist()) == ([1, 0], [0, 1])
+    assert train.locate(0) == str(folder / "images" / "great_dane_2.jpg")
+    assert source.open("test") is val
+
+
 def write_flowers(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Six images in the layout of Flowers-102, two a split."""
     savemat = pytest.importorskip("scipy.io", reason="needs the extra scipy").savemat

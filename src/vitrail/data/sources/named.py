@@ -41,11 +41,11 @@ def open_named(
     Without a root it is looked for in `default_root()`: those of torchvision in torchvision's own folders there,
     ImageNet and iNaturalist in a folder of their name.
 
-    Splits are those of the papers (thesis tables 2.3, 3.6, 5.4 and 6.10). CIFAR, Fashion-MNIST, Food-101 and Stanford
-    Cars have no official val, and papers report their test: that test split is `val` here (and `test` opens it as
-    well). Of Flowers-102 the papers train on the official train and val together and report the test; with the
-    `protocol` "official" its three splits stay apart. Only where ImageNet or iNaturalist lie there without their val is
-    a `val_share` of train set aside, decided by `seed`.
+    Splits are those of the papers (thesis tables 2.3, 3.6, 5.4 and 6.10). CIFAR, Fashion-MNIST, Food-101, Stanford
+    Cars and Oxford-IIIT Pet have no val of their own, and papers report their test: that test split is `val` here (and
+    `test` opens it as well). Of Flowers-102 the papers train on the official train and val together and report the
+    test; with the `protocol` "official" its three splits stay apart. Only where ImageNet or iNaturalist lie there
+    without their val is a `val_share` of train set aside, decided by `seed`.
     """
     if protocol != "paper" and (name, protocol) != ("flowers102", "official"):
         raise ValueError(f"{name} has no protocol {protocol!r}: only flowers102 has two, paper and official")
@@ -135,6 +135,29 @@ def _read_cars(name: str, root: Path, download: bool) -> Source:
     return ReportedSource(_read_files(name, root, download, reader=StanfordCars, official=official))
 
 
+def _read_pets(name: str, root: Path, download: bool) -> Source:
+    """Breeds, and the level `species`: train and val together to train on, test to report, as Parkhi et al. do."""
+    from torchvision.datasets import OxfordIIITPet
+
+    OxfordIIITPet(root, download=download)  # is it there?
+    place = Path("oxford-iiit-pet")
+    listed = {}
+    for split, file in (("train", "trainval.txt"), ("val", "test.txt")):
+        lines = (root / place / "annotations" / file).read_text(encoding="utf-8").splitlines()
+        listed[split] = [line.split() for line in lines if line.strip() and not line.startswith("#")]
+    breeds = {int(breed): image.rpartition("_")[0] for rows in listed.values() for image, breed, *_ in rows}
+    parts: list[Dataset] = []
+    for split, rows in listed.items():
+        labels = np.array([(int(breed), int(species)) for _, breed, species, *_ in rows], dtype=np.int64) - 1
+        levels = {
+            "label": Level(tuple(breeds[number] for number in sorted(breeds)), labels[:, 0]),
+            "species": Level(("cat", "dog"), labels[:, 1]),
+        }
+        paths = [(place / "images" / f"{image}.jpg").as_posix() for image, *_ in rows]
+        parts.append(FileDataset(name=name, split=split, root=root, paths=paths, levels=levels))
+    return ReportedSource(parts)
+
+
 def _read_files(
     name: str, root: Path, download: bool, *, reader: Callable[..., Any], official: Mapping[str, Sequence[str]]
 ) -> list[Dataset]:
@@ -160,4 +183,5 @@ _READERS: Mapping[str, Callable[[str, Path, bool], Source]] = {
     "flowers102": _read_flowers,
     "stanford_cars": _read_cars,
     "food101": _read_food,
+    "oxford_pets": _read_pets,
 }

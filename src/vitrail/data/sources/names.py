@@ -7,6 +7,7 @@ NAMED: tuple[str, ...] = (
     "flowers102",
     "stanford_cars",
     "food101",
+    "oxford_pets",
     "imagenet",
     "imagenet_v2",
     "imagenet_real",
