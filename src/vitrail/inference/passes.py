@@ -109,13 +109,13 @@ def keep_source(source: str) -> str:
     """The text of a model as it can be used from any folder: paths absolute, names as they are."""
     import os
 
-    from vitrail.models.published import read_model_text
+    from vitrail.models.published import read_unless_there
     from vitrail.weights.hub import HUB_PREFIX
     from vitrail.weights.pretrained import RANDOM
 
     if source.startswith(HUB_PREFIX):
         return source
-    named = None if os.path.exists(os.path.expanduser(source)) else read_model_text(source)
+    named = read_unless_there(source)
     if named is None:
         return os.path.abspath(os.path.expanduser(source))
     if named.init is None or named.init == RANDOM:
@@ -199,11 +199,9 @@ def open_data(source: str, settings: Mapping[str, Any], trained: "Trained") -> "
 
 def is_named(source: str) -> bool:
     """Whether a text is the name of a published model, and of no folder."""
-    import os
+    from vitrail.models.published import read_unless_there
 
-    from vitrail.models.published import read_model_text
-
-    named = None if os.path.exists(os.path.expanduser(source)) else read_model_text(source)
+    named = read_unless_there(source)
     return named is not None and named.init is None
 
 

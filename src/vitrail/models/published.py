@@ -1,7 +1,7 @@
 """The table of published weights: of each model of the catalogue which there are, and where. It imports no torch."""
 
 import difflib
-import re
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -60,7 +60,7 @@ class PublishedWeights:
 
     @property
     def uses_21k(self) -> bool:
-        """Whether they were trained on ImageNet-21k first."""
+        """Whether the weights were trained on ImageNet-21k first."""
         return "2" in self.short_tag
 
     def describe(self) -> dict[str, Any]:
@@ -172,7 +172,7 @@ class ModelText:
 
     @property
     def is_timm(self) -> bool:
-        """Whether it is a model of timm."""
+        """Whether the name is one of timm's."""
         return self.name.startswith(TIMM_PREFIX)
 
     def __str__(self) -> str:
@@ -192,6 +192,11 @@ def read_model_text(text: str) -> ModelText | None:
     if has_parts and not all(parts.split(",")):
         raise ValueError(f"{text}: write an image size or how it was trained behind the @, such as {name}@384,in22k")
     return ModelText(name, tuple(parts.split(",")) if has_parts else (), init.strip() or None)
+
+
+def read_unless_there(text: str) -> ModelText | None:
+    """The parts of a text that names a model; None where it does not, or where a file or folder has that name."""
+    return None if os.path.exists(os.path.expanduser(text)) else read_model_text(text)
 
 
 def split_model_texts(text: str) -> list[str]:
@@ -256,5 +261,5 @@ def _tag_spellings() -> set[str]:
 
 def _nearest_published(name: str) -> list[str]:
     names = list(dict.fromkeys(weights.model for weights in PUBLISHED))
-    family = [known for known in names if re.match(r"[a-z]+", known)[0] == re.match(r"[a-z]+", name)[0]]  # type: ignore[index]
+    family = [known for known in names if known.partition("_")[0] == name.partition("_")[0]]
     return difflib.get_close_matches(name, names, n=3, cutoff=0.5) or family[:3] or names[:3]

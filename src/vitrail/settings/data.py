@@ -43,7 +43,7 @@ class DataSettings(Section):
 
     @property
     def is_measured(self) -> bool:
-        """Whether there is a val."""
+        """Whether a run has data to be evaluated on."""
         return self.val != NO_VAL
 
     def open(self, *, labels: "Labels" = "required") -> "tuple[Dataset, Dataset]":

@@ -3,7 +3,6 @@
 import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,6 +19,7 @@ from vitrail.models.published import (
     list_published,
     name_parts,
     read_model_text,
+    read_unless_there,
 )
 from vitrail.models.resizing import count_patches
 from vitrail.models.timm_backbone import make_backbone
@@ -106,9 +106,8 @@ def read_named(source: str, *, model: str) -> ModelText | None:
         source = name_parts(model, parts.split(",") if has_parts else ())
         if read_model_text(source) is None:
             raise ValueError(f"{model} has no published weights: give a file, init=FILE")
-    elif Path(source).expanduser().exists():
-        return None
-    return read_model_text(source)
+        return read_model_text(source)
+    return read_unless_there(source)
 
 
 def read_published(published: PublishedWeights) -> Weights:

@@ -69,5 +69,5 @@ def best_results(figures: Figures) -> list[Result]:
 
 
 def uses_21k(result: Result) -> bool:
-    """Whether the training began with ImageNet-21k."""
+    """Whether the training behind a result began with ImageNet-21k."""
     return "21k" in result.training

@@ -397,5 +397,4 @@ class Stage:
         if is_sharded(model):
             model = self.task.make_model(self.description)
             model.load_state_dict(weights)
-        documents = {self.folder.task_file.name: self.description}
-        save_model(model.for_inference(), self.folder.model, documents=documents)
+        save_model(model.for_inference(), self.folder.model, documents={self.folder.task_file.name: self.description})
