@@ -47,6 +47,7 @@ def train(recipe: Recipe, folder: RunFolder, *, world: World, device: torch.devi
             progress=progress,
             stop=stop,
             trackers=trackers,
+            num_cores=recipe.run.threads or torch.get_num_threads(),
         )
         for number in range(first, recipe.num_stages):  # what is wrong shows before days of training
             part = stage_of(recipe, number)
