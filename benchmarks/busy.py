@@ -9,6 +9,7 @@ python benchmarks/busy.py [--rounds 2]
 
 import argparse
 import contextlib
+import functools
 import json
 import os
 import statistics
@@ -27,6 +28,7 @@ from torch.nn import functional
 
 import vitrail
 from vitrail.recipes import find_recipe
+from vitrail.settings.image_recipe import ImageRecipe
 from vitrail.settings.overriding import override
 
 RECIPES = {
@@ -81,13 +83,14 @@ def bare_speed(words: tuple[str, ...]) -> float:
 def run_bare(words: list[str]) -> float:
     """What `bare_speed` runs."""
     recipe = override(find_recipe(words[0]), dict(word.split("=", 1) for word in words[1:2]))
+    assert isinstance(recipe, ImageRecipe)
     model = vitrail.create_model(
         recipe.model.name, image_size=recipe.image_size, num_classes=10, **recipe.model.settings
     )
     optimizer = torch.optim.AdamW(model.train().parameters(), lr=1e-4)
     images = torch.randn(recipe.batch_size, 3, recipe.image_size, recipe.image_size)
     labels = torch.randint(10, (recipe.batch_size,))
-    times = []
+    times: list[float] = []
     begun = time.perf_counter()
     while time.perf_counter() - begun < 15.0 or len(times) < 5:
         start = time.perf_counter()
@@ -129,8 +132,8 @@ def main() -> None:
         return
     print(f"{machine()}, {os.cpu_count()} busy processes\n\n| what | idle images/s | busy | kept |\n|---|---|---|---|")
     for name, words in RECIPES.items():
-        measure(f"{name}, `vitrail train`", lambda words=words: train_speed(words), rounds=arguments.rounds)
-        measure(f"{name}, bare loop, torch's threads", lambda words=words: bare_speed(words), rounds=arguments.rounds)
+        measure(f"{name}, `vitrail train`", functools.partial(train_speed, words), rounds=arguments.rounds)
+        measure(f"{name}, bare loop, torch's threads", functools.partial(bare_speed, words), rounds=arguments.rounds)
     with tempfile.TemporaryDirectory() as place:
         generator = np.random.default_rng(0)
         for number in range(MANY):
@@ -138,7 +141,9 @@ def main() -> None:
                 generator.integers(0, 256, (12, 12, 3), dtype=np.uint8), np.ones((32, 32, 1), dtype=np.uint8)
             )
             Image.fromarray(pixels).save(Path(place) / f"{number:04}.jpg")
-        measure("deit_tiny 224, `vitrail predict`", lambda: predict_speed(Path(place)), rounds=arguments.rounds)
+        measure(
+            "deit_tiny 224, `vitrail predict`", functools.partial(predict_speed, Path(place)), rounds=arguments.rounds
+        )
 
 
 if __name__ == "__main__":
