@@ -27,6 +27,7 @@ from PIL import Image
 from torch.nn import functional
 
 import vitrail
+from vitrail.data.checks import as_pair
 from vitrail.recipes import find_recipe
 from vitrail.settings.image_recipe import ImageRecipe
 from vitrail.settings.overriding import override
@@ -88,7 +89,7 @@ def run_bare(words: list[str]) -> float:
         recipe.model.name, image_size=recipe.image_size, num_classes=10, **recipe.model.settings
     )
     optimizer = torch.optim.AdamW(model.train().parameters(), lr=1e-4)
-    images = torch.randn(recipe.batch_size, 3, recipe.image_size, recipe.image_size)
+    images = torch.randn(recipe.batch_size, 3, *as_pair(recipe.image_size))
     labels = torch.randint(10, (recipe.batch_size,))
     times: list[float] = []
     begun = time.perf_counter()
@@ -141,9 +142,8 @@ def main() -> None:
                 generator.integers(0, 256, (12, 12, 3), dtype=np.uint8), np.ones((32, 32, 1), dtype=np.uint8)
             )
             Image.fromarray(pixels).save(Path(place) / f"{number:04}.jpg")
-        measure(
-            "deit_tiny 224, `vitrail predict`", functools.partial(predict_speed, Path(place)), rounds=arguments.rounds
-        )
+        speed = functools.partial(predict_speed, Path(place))
+        measure("deit_tiny 224, `vitrail predict`", speed, rounds=arguments.rounds)
 
 
 if __name__ == "__main__":
