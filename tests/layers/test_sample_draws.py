@@ -53,10 +53,10 @@ def test_what_a_sample_gets_does_not_depend_on_its_part_of_the_batch(make: type[
 def test_views_of_a_sample_have_draws_of_their_own() -> None:
     drop = DropPath(0.5)
     draws = give_draws(drop)
-    draws.begin(1, first=0, num_samples=64)
+    draws.begin(1, first=0, num_samples=64, num_views=2)
     whole = drop(torch.ones(128, 1)).flatten()
     assert not torch.equal(whole[0::2], whole[1::2])
-    draws.begin(1, first=32, num_samples=32)
+    draws.begin(1, first=32, num_samples=32, num_views=2)
     assert torch.equal(drop(torch.ones(64, 1)).flatten(), whole[64:])
 
 
@@ -65,7 +65,7 @@ def test_draws_are_uniform_and_those_of_layers_samples_and_steps_are_independent
     tables = []
     for key in (5, 6, 2**61 + 5):
         draws.begin(key, first=0, num_samples=4096)
-        tables += [draws.uniform(layer, rows=4096, device=torch.device("cpu")) for layer in range(4)]
+        tables += [draws.uniform(layer) for layer in range(4)]
     table = torch.stack(tables)
     assert table.min() >= 0.0
     assert table.max() < 1.0
@@ -80,3 +80,14 @@ def test_draws_are_uniform_and_those_of_layers_samples_and_steps_are_independent
 def test_layers_that_drop_nothing_are_not_counted() -> None:
     layers = nn.Sequential(DropPath(0.0), DropPath(0.5), Dropout(0.0), Dropout(0.1))
     assert give_draws(layers).num_layers == 2
+
+
+@pytest.mark.parametrize("make", [DropPath, Dropout])
+def test_rows_that_nobody_announced_are_drawn_from_torchs_generator(make: type[nn.Module]) -> None:
+    layer = make(0.5)
+    give_draws(layer).begin(1, first=0, num_samples=4)
+    torch.manual_seed(3)
+    first = layer(torch.ones(7, 9))
+    torch.manual_seed(3)
+    assert torch.equal(layer(torch.ones(7, 9)), first)
+    assert set(first.unique().tolist()) == {0.0, 2.0}

@@ -17,36 +17,39 @@ class SampleDraws:
 
     def __init__(self, num_layers: int) -> None:
         self.num_layers = num_layers
-        self._key = self._first = self._num_samples = 0
-        self._tables: dict[tuple[int, torch.device], Tensor] = {}
+        self._states = torch.zeros(0, 0, dtype=torch.int64)  # [layers, rows]
+        self._numbers = torch.zeros(0, 0)  # [layers, rows], in [0, 1)
 
-    def begin(self, key: int, *, first: int, num_samples: int) -> None:
-        """Draw for these samples of a step from now on: `first` is the place of the first in the global batch."""
-        self._key, self._first, self._num_samples = key, first, num_samples
-        self._tables.clear()
+    def begin(
+        self, key: int, *, first: int, num_samples: int, num_views: int = 1, device: torch.device | None = None
+    ) -> None:
+        """Draw for these samples of a step from now on: `first` is the place of the first in the global batch.
 
-    def uniform(self, layer: int, *, rows: int, device: torch.device) -> Tensor:
-        """One number in [0, 1) for each row, float32 [rows]; made for all layers at once."""
-        table = self._tables.get((rows, device))
-        if table is None:
-            table = self._tables[rows, device] = (self._states(rows, device) >> 40 & 0xFFFFFF).float() / 2**24
-        return table[layer]
+        All is drawn here and at once: a compiled model then has nothing to trace but two tensors.
+        """
+        if self.num_layers == 0:
+            return
+        places = first * num_views + torch.arange(num_samples * num_views, device=device)
+        layers = torch.arange(1, self.num_layers + 1, device=device)
+        self._states = _mix(_mix(key + layers[:, None] * _INCREMENT) + places * _INCREMENT)
+        self._numbers = (self._states >> 40 & 0xFFFFFF).float() / 2**24
+
+    @property
+    def num_rows(self) -> int:
+        """Rows that are drawn for."""
+        return self._states.shape[1]
+
+    def uniform(self, layer: int) -> Tensor:
+        """One number in [0, 1) for each row, float32 [rows]."""
+        return self._numbers[layer]
 
     def keeps(self, layer: int, *, like: Tensor, rate: float) -> Tensor:
         """For each number of a tensor, whether it is kept when `rate` of them are dropped: bool, in its shape."""
-        rows, size = like.shape[0], like[0].numel()
-        states = self._states(rows, like.device)[layer]
+        size = like[0].numel()
         counter = torch.arange(-(-size // 4), device=like.device) * _INCREMENT
-        quarters = _mix(states[:, None] + counter).view(torch.int16)[:, :size]  # four draws of 16 bits each
+        # Four draws of 16 bits from each number of 64.
+        quarters = _mix(self._states[layer][:, None] + counter).view(torch.int16)[:, :size]
         return (quarters >= round(rate * 2**16) - 2**15).view(like.shape)
-
-    def _states(self, rows: int, device: torch.device) -> Tensor:
-        """A well-mixed number for each layer and row, int64 [layers, rows]."""
-        num_views, left = divmod(rows, self._num_samples)
-        assert left == 0, f"{rows} rows are no whole number of views of {self._num_samples} samples"
-        places = self._first * num_views + torch.arange(rows, device=device)
-        layers = torch.arange(1, self.num_layers + 1, device=device)
-        return _mix(_mix(self._key + layers[:, None] * _INCREMENT) + places * _INCREMENT)
 
 
 def _mix(state: Tensor) -> Tensor:
@@ -57,7 +60,10 @@ def _mix(state: Tensor) -> Tensor:
 
 
 class RandomLayer(nn.Module):
-    """A layer that draws in training: from `SampleDraws` where it has been given one, else from torch's generator."""
+    """A layer that draws in training: from `SampleDraws` where it has been given one, else from torch's generator.
+
+    From torch's too where it sees other rows than those that were announced, as in a training procedure of one's own.
+    """
 
     rate: float
 
@@ -72,6 +78,10 @@ class RandomLayer(nn.Module):
         """Whether anything is drawn."""
         return self.training and self.rate > 0.0
 
+    def draws_for(self, x: Tensor) -> SampleDraws | None:
+        """Where the numbers for these rows come from; None: torch's generator."""
+        return self.draws if self.draws is not None and self.draws.num_rows == x.shape[0] else None
+
     def extra_repr(self) -> str:
         return f"rate={self.rate:g}"
 
@@ -85,11 +95,11 @@ class DropPath(RandomLayer):
     def forward(self, update: Tensor) -> Tensor:
         if not self.is_active:
             return update
-        keep = 1.0 - self.rate
-        if self.draws is None:
+        keep, draws = 1.0 - self.rate, self.draws_for(update)
+        if draws is None:
             kept = update.new_empty(update.shape[0]).bernoulli_(keep)
         else:
-            kept = (self.draws.uniform(self.number, rows=update.shape[0], device=update.device) >= self.rate).to(update)
+            kept = (draws.uniform(self.number) >= self.rate).to(update.dtype)
         return update * kept.div_(keep).view(-1, *[1] * (update.ndim - 1))
 
 
@@ -99,9 +109,10 @@ class Dropout(RandomLayer):
     def forward(self, x: Tensor) -> Tensor:
         if not self.is_active:
             return x
-        if self.draws is None:
+        draws = self.draws_for(x)
+        if draws is None:
             return nn.functional.dropout(x, self.rate)
-        return x * self.draws.keeps(self.number, like=x, rate=self.rate) / (1.0 - self.rate)
+        return x * draws.keeps(self.number, like=x, rate=self.rate) / (1.0 - self.rate)
 
 
 def give_draws(model: nn.Module) -> SampleDraws:

@@ -79,7 +79,13 @@ class StepGradients:
 
     def _judge(self, model: nn.Module, batch: Batch, *, place: int, step: int, draws: SampleDraws) -> Losses:
         site, first = self.task.site, self.sampler.first_places[place]
-        draws.begin(Draws(site.seed, step, "layers").integer(2**62), first=first, num_samples=batch.num_samples)
+        draws.begin(
+            Draws(site.seed, step, "layers").integer(2**62),
+            first=first,
+            num_samples=batch.num_samples,
+            num_views=self.task.num_views,
+            device=site.device,
+        )
         at = StepContext(site.seed, step // self.sampler.num_steps, step, first)
         with autocast(site.device, site.dtype):
             return self.objective(model, self.task.prepare(batch, at))
