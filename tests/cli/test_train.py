@@ -10,6 +10,7 @@ from tiny_runs import run_in, tiny_recipe
 from vitrail.cli import main
 from vitrail.settings.text import write_yaml
 from vitrail.training import start
+from vitrail.training.runs import run_folder
 from vitrail.training.runs.run_folder import RunFolder
 
 WORDS = ("steps=1", "augmentation.repeats=1")
@@ -42,8 +43,9 @@ def train(*words: object, capsys: pytest.CaptureFixture[str]) -> tuple[int, list
 
 
 def test_a_second_train_on_a_live_run_changes_no_file(
-    tmp_path: Path, recipe_file: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, recipe_file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr(run_folder, "PATIENCE", 0.1)
     folder = RunFolder(tmp_path / "run")
     with folder.locked():
         # As a run leaves it before its first checkpoint, when another recipe may still be begun in the folder.

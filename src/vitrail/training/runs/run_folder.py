@@ -17,6 +17,7 @@ from vitrail.storage import is_partial, locked, read_json_object, write_json, wr
 _CHANGEABLE = ("data.workers", "data.spec", "data.val", "data.max_broken", "evaluation.batch_size", "name")
 _CHANGEABLE_GROUPS = ("run.",)
 _LOCK_FILE = ".lock"
+PATIENCE = 5.0  # seconds that a run which is ending is waited for
 
 
 class RunFolder:
@@ -76,11 +77,14 @@ class RunFolder:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """The folder for this process alone, made if need be; the lock goes with the process, however it ends."""
+        """The folder for this process alone, made if need be; the lock goes with the process, however it ends.
+
+        A run that is just ending is waited for.
+        """
         self.make()
         with contextlib.ExitStack() as stack:
             try:
-                stack.enter_context(locked(self.path / _LOCK_FILE, waits=False))
+                stack.enter_context(locked(self.path / _LOCK_FILE, patience=PATIENCE))
             except BlockingIOError:
                 raise ValueError(f"{self.path} is in use by another process: a run of it is going on") from None
             yield
