@@ -38,6 +38,7 @@ from vitrail.training.parallel.sharding import (
     use_divided_updates,
     whole,
 )
+from vitrail.training.runs.checkpoint import STEPS_OF_STAGE
 from vitrail.training.runs.reference_curves import load_curve
 from vitrail.weights import save_model
 
@@ -348,7 +349,9 @@ class Stage:
     def save(self, *, is_best: bool) -> None:
         """Write a checkpoint of everything that the rest of the run depends on."""
         self._last_save = time.monotonic()
-        step = self.number * 10**9 + self.step
+        if self.world.is_main:
+            self.folder.check_present()
+        step = self.number * STEPS_OF_STAGE + self.step
         objective = self.objective.state_dict()  # of every process
         checkpoints = self.around.checkpoints
         if is_sharded(self.model):
@@ -397,4 +400,5 @@ class Stage:
         if is_sharded(model):
             model = self.task.make_model(self.description)
             model.load_state_dict(weights)
+        self.folder.check_present()
         save_model(model.for_inference(), self.folder.model, documents={self.folder.task_file.name: self.description})
