@@ -207,7 +207,7 @@ def test_what_a_kill_left_half_written_is_cleaned_up(tmp_path: Path, finished: P
     assert [path for path in run.rglob("*") if path.name.endswith(".partial")] == []
 
 
-@pytest.mark.parametrize("word", ["data=shapez", "model=cait_xxs25", "data=photo"])
+@pytest.mark.parametrize("word", ["data=shapez", "model=cait_xxs25", "workers=5000"])
 def test_a_mistake_leaves_no_folder_behind(
     tmp_path: Path, recipe_file: Path, word: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -52,13 +52,16 @@ def test_an_extended_run_follows_the_schedule_of_its_new_length(run: Path, capsy
     whole = tiny_recipe(*WORDS, "epochs=4")
     assert rate == whole.schedule.build(lr=whole.lr, steps_per_epoch=3, total_steps=12).lr.at(11)
     assert "from epoch 2 on" in (run / "log.txt").read_text()
-    assert (run / "report.html").is_file()
+    assert "Finished" in (run / "report.html").read_text()
+    vitrail.load_model(run / "model_epoch_2")
+    vitrail.load_model(run / "model")
 
 
 def test_the_same_extension_again_goes_on_with_it_until_it_is_done(run: Path) -> None:
     folder = RunFolder(run)
     assert folder.read_recipe_with({"epochs": "+2"}).epochs == 4.0
     folder.change(folder.read_recipe_with({"epochs": "+2"}))
+    assert not (run / "model").exists()  # until it is done
     # As after a kill: the words of before mean the same end, others a new one.
     assert RunFolder(run).read_recipe_with({"epochs": "+2"}).epochs == 4.0
     assert RunFolder(run).read_recipe_with({"epochs": "+3"}).epochs == 7.0

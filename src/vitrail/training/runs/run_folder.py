@@ -131,6 +131,10 @@ class RunFolder:
         done = self.done()
         said = judge(changed, before=before, after=recipe, done=done, path=self.path)
         self.append_metrics(done.as_record(changed))
+        if self.model.is_dir() and not done.is_all_of(recipe):  # it is no longer the run's last word
+            kept = self.path / f"model_epoch_{done.epoch:g}"
+            remove(kept)
+            self.model.rename(kept)
         self.write_text(self.recipe_file, write_yaml(recipe))
         return said
 
