@@ -271,11 +271,12 @@ def make_extraction(trained: "Trained", passes: Passes) -> "Extraction":
 def show_progress(name: str, *, total: int) -> Iterator[Callable[[int], object]]:
     """A bar on stderr where that is a terminal."""
     from rich.console import Console
+    from rich.markup import escape
     from rich.progress import Progress
 
     from vitrail.pages.terminal import can_draw_bars
 
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not can_draw_bars(console), redirect_stdout=False) as bars:
-        task = bars.add_task(name, total=total)
+        task = bars.add_task(escape(name), total=total)
         yield lambda count: bars.advance(task, count)

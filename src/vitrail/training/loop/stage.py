@@ -153,7 +153,8 @@ class Stage:
     def run(self) -> None:
         """Take all steps that are left."""
         self._last_save = time.monotonic()
-        with self.progress.stage(self.recipe.model.name, total=self.total_steps, completed=self.step):
+        epochs = self.total_steps / self.sampler.num_steps
+        with self.progress.stage(self.recipe.model.name, total=self.total_steps, completed=self.step, epochs=epochs):
             while self.step < self.total_steps and not self._has_stalled():
                 for batches in self._steps_of_epoch():
                     self._step(batches)
