@@ -18,7 +18,7 @@ AREA = "kills"
 NUM_TESTED = 1
 _SECONDS = 300.0  # that a process of a few seconds may take on a busy machine
 # What a run leaves first, then next, ...: it is killed some time after one of them is there.
-_MARKS = ("", "recipe.yaml", "task.json", "metrics.jsonl", "checkpoints", "model")
+MARKS = ("", "recipe.yaml", "task.json", "metrics.jsonl", "checkpoints", "model")
 
 
 def attempt(rng: random.Random, folder: Path) -> str | None:
@@ -27,18 +27,18 @@ def attempt(rng: random.Random, folder: Path) -> str | None:
     words = (*_COMMON, f"workers={rng.choice((0, 2))}")
     killed_at: list[str] = []
     for _ in range(rng.choice((1, 1, 2, 3))):
-        mark, pause = rng.choice(_MARKS), rng.uniform(0.0, 1.0)
+        mark, pause = rng.choice(MARKS), rng.uniform(0.0, 1.0)
         process = start(run, *words)
-        _wait_for(run / mark if mark else folder, process)
+        wait_for(run / mark if mark else folder, process)
         time.sleep(pause)
         process.send_signal(signal.SIGKILL)
         if process.wait() not in (0, -signal.SIGKILL):
-            return f"{words[-1]}, killed {', then '.join(killed_at)}: the same command said {_read(process)}"
+            return f"{words[-1]}, killed {', then '.join(killed_at)}: the same command said {read(process)}"
         assert process.stdout is not None
         process.stdout.close()
         killed_at.append(f"{pause:.2f} s after {mark or 'the start'}")
     process = start(run, *words)
-    said = _read(process)
+    said = read(process)
     place = f"{words[-1]}, killed {', then '.join(killed_at)}"
     if process.returncode != 0:
         return f"{place}: the same command gave {process.returncode}: {said}"
@@ -63,13 +63,13 @@ def _uninterrupted() -> tuple[object, bytes]:
         return _content(run_in(Path(place) / "run", *_COMMON).model / "model.safetensors")
 
 
-def _wait_for(path: Path, process: "subprocess.Popen[str]") -> None:
+def wait_for(path: Path, process: "subprocess.Popen[str]") -> None:
     """Until a path exists or the process has ended."""
     while not path.exists() and process.poll() is None:
         time.sleep(0.002)
 
 
-def _read(process: "subprocess.Popen[str]") -> str:
+def read(process: "subprocess.Popen[str]") -> str:
     """What a process says until its end; it is killed where that does not come."""
     try:
         return process.communicate(timeout=_SECONDS)[0]
