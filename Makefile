@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := install
-.PHONY: install quickstart test lint format benchmark clean
+.PHONY: install quickstart test torture lint format benchmark clean
 
 install: $(STAMP)  ## make .venv with the tested versions
 
@@ -26,6 +26,11 @@ quickstart: $(STAMP)  ## check the embedded data, train a small CaiT on it, eval
 
 test: $(STAMP)  ## run the tests; options for pytest go into ARGS
 	$(BIN)/python -m pytest -n auto $(ARGS)
+
+MINUTES ?= 20
+SEED ?= 0
+torture: $(STAMP)  ## kill runs, break files and the like at random for MINUTES; prints tried and failed
+	$(BIN)/python -m tests.torture --minutes $(MINUTES) --seed $(SEED) $(ARGS)
 
 lint: $(STAMP)  ## formatting, rules and types
 	$(BIN)/ruff format --check .

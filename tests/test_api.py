@@ -86,8 +86,10 @@ def test_a_plan_and_a_check_print_themselves(tmp_path: Path) -> None:
 
 
 def test_what_is_no_recipe_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="a recipe is a name, a YAML file or a Recipe, not a NoneType"):
-        vitrail.train(None, out=tmp_path / "run")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="a recipe is a name, a YAML file or a Recipe, not a int"):
+        vitrail.train(3, out=tmp_path / "run")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"there is no run in .*run to go on with"):
+        vitrail.train(out=tmp_path / "run")
     with pytest.raises(ValueError, match="did you mean small"):
         vitrail.plan("smal", data="fashion")
 

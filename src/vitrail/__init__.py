@@ -1,8 +1,8 @@
 """vitrail: DeiT, CaiT, ResMLP, PatchConvNet and DeiT III; this module holds the public names and nothing else."""
 
 from importlib import import_module
-from typing import TYPE_CHECKING
 
+TYPE_CHECKING = False  # as in typing, whose import alone would take longer than all of this
 if TYPE_CHECKING:
     from vitrail.api import Run, plan, train
     from vitrail.data.datasets import open_dataset

@@ -11,6 +11,7 @@ from vitrail.settings.overriding import override
 from vitrail.settings.own import allow_own
 from vitrail.settings.recipe import Recipe
 from vitrail.training.loop.planning import Plan, make_plan
+from vitrail.training.runs.changed_recipe import refuse_additions
 from vitrail.training.runs.report import summarize
 from vitrail.training.runs.run_folder import RunFolder
 from vitrail.training.start import INTERRUPTED, train_here
@@ -42,15 +43,20 @@ class Run:
         return f"{summarize(self.path)}\nreport: {self.report}"
 
 
-def train(recipe: AnyPath | Recipe, *, data: AnyPath | None = None, out: AnyPath, **changes: Any) -> Run:
+def train(recipe: AnyPath | Recipe | None = None, *, data: AnyPath | None = None, out: AnyPath, **changes: Any) -> Run:
     """Train with a recipe (a name, a YAML file, or a `Recipe`), or go on with the run in `out`.
 
-    `changes` are settings by their keys, dotted ones as `**{"optimizer.clip": 1.0}`. Ctrl-C saves the run and is a
+    Without a recipe it is the one of that run, and `changes` may change it where that is sound: epochs="+10", lr=1e-4.
+    Changes are settings by their keys, dotted ones as `**{"optimizer.clip": 1.0}`. Ctrl-C saves the run and is a
     KeyboardInterrupt; the same call then goes on. Several processes (devices=2) are started as on the command line.
     """
-    found = make_recipe(recipe, data=data, **changes)
     folder = RunFolder(Path(out))
-    code = train_here(found, folder, again=None, is_told=False)
+    if recipe is None:
+        found = folder.read_recipe_with(_allowed(changes, data=data))
+    else:
+        refuse_additions(changes)
+        found = make_recipe(recipe, data=data, **changes)
+    code = train_here(found, folder, again=None, is_changing=recipe is None, is_told=False)
     if code == INTERRUPTED:
         raise KeyboardInterrupt(f"stopped and saved: the same call goes on with {folder.path}")
     if code != 0:
@@ -65,14 +71,20 @@ def plan(recipe: AnyPath | Recipe, *, data: AnyPath | None = None, **changes: An
 
 def make_recipe(recipe: AnyPath | Recipe, *, data: AnyPath | None = None, **changes: Any) -> Recipe:
     """A recipe by its name, its file or itself, with some settings changed; texts of one's own are allowed code."""
-    if data is not None:
-        changes["data"] = os.fspath(data)
+    changes = _allowed(changes, data=data)
     if isinstance(recipe, os.PathLike):
         recipe = os.fspath(recipe)
     if not isinstance(recipe, (str, Recipe)):
         raise ValueError(f"a recipe is a name, a YAML file or a Recipe, not a {type(recipe).__name__}")
-    texts = [recipe] if isinstance(recipe, str) else []
-    allow_own(*texts, *(value for value in changes.values() if isinstance(value, str)))
     if isinstance(recipe, str):
+        allow_own(recipe)
         recipe = find_recipe(recipe)
     return override(recipe, changes) if changes else recipe
+
+
+def _allowed(changes: dict[str, Any], *, data: AnyPath | None) -> dict[str, Any]:
+    """The changes, the data among them; texts of one's own are allowed code."""
+    if data is not None:
+        changes["data"] = os.fspath(data)
+    allow_own(*(value for value in changes.values() if isinstance(value, str)))
+    return changes

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -107,3 +108,25 @@ def test_the_installed_script_is_this_main() -> None:
     finished = subprocess.run([script, "nonsense"], capture_output=True, text=True, check=False)
     assert finished.returncode == 2
     assert finished.stderr.startswith("vitrail: error: unknown verb 'nonsense'")
+
+
+# Ctrl-C when a module is about to be imported, which is where start-up spends its time.
+INTERRUPTED = """
+import os, runpy, signal, sys
+class Interrupting:
+    def find_spec(self, name, *_):
+        if name == module:
+            os.kill(os.getpid(), signal.SIGINT)
+module = sys.argv.pop(1)
+sys.meta_path.insert(0, Interrupting())
+runpy.run_module("vitrail", run_name="__main__", alter_sys=True)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of Unix")
+@pytest.mark.parametrize("module", ["vitrail.cli.train", "vitrail.recipes", "numpy", "vitrail.training.start"])
+def test_ctrl_c_during_start_up_is_quiet(module: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", INTERRUPTED, module, "train", "small", "data=shapes", f"out={tmp_path / 'run'}"]
+    finished = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (finished.returncode, finished.stdout, finished.stderr) == (-signal.SIGINT, "", "")
+    assert list(tmp_path.iterdir()) == []

@@ -66,6 +66,20 @@ def test_a_pack_of_everything_names_the_cure(
     assert "train_only=attention" in output(capsys, "pack", run.path)
 
 
+def test_a_pack_that_shares_nothing_has_no_hash(
+    task: RunFolder,
+    trunk: RunFolder,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("vitrail.weights.pack.find_shared", lambda *_, **__: ())  # every weight was trained
+    assert output(capsys, "pack", task.path, f"out={tmp_path / 'pack'}").splitlines()[1:] == [
+        f"trunk: {trunk.path} (no weight is shared)",
+        "the pack holds the whole model and needs no trunk: train_only=attention makes one of about a third",
+    ]
+
+
 def test_evaluate_measures_a_pack_as_its_run(task: RunFolder, pack: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = (f"data={SHAPES}", "precision=fp32", "--json")
     assert output(capsys, "evaluate", pack, *words) == output(capsys, "evaluate", task.path, *words)

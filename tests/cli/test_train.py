@@ -3,6 +3,7 @@
 import logging
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tiny_runs import run_in, tiny_recipe
@@ -10,6 +11,8 @@ from tiny_runs import run_in, tiny_recipe
 from vitrail.cli import main
 from vitrail.settings.text import write_yaml
 from vitrail.training import start
+from vitrail.training.loop.stage import Stage
+from vitrail.training.runs import run_folder
 from vitrail.training.runs.run_folder import RunFolder
 
 WORDS = ("steps=1", "augmentation.repeats=1")
@@ -42,8 +45,9 @@ def train(*words: object, capsys: pytest.CaptureFixture[str]) -> tuple[int, list
 
 
 def test_a_second_train_on_a_live_run_changes_no_file(
-    tmp_path: Path, recipe_file: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, recipe_file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr(run_folder, "PATIENCE", 0.1)
     folder = RunFolder(tmp_path / "run")
     with folder.locked():
         # As a run leaves it before its first checkpoint, when another recipe may still be begun in the folder.
@@ -159,3 +163,70 @@ def test_a_disk_that_is_full_is_one_line(
     assert code == 2
     assert lines[-1].startswith(f"vitrail: error: {file} cannot be written or read (No space left on device)")
     assert "Traceback" not in "".join(lines)
+
+
+@pytest.mark.parametrize("what", ["deleted", "moved", "replaced", "half deleted"])
+def test_a_folder_that_is_gone_ends_the_run_and_is_not_made_anew(
+    tmp_path: Path, recipe_file: Path, what: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, elsewhere = tmp_path / "new" / "run", tmp_path / "elsewhere"
+    step = Stage._step
+
+    def step_and_lose(stage: Stage, batches: list[Any]) -> None:
+        step(stage, batches)
+        if what == "half deleted":
+            (folder / "recipe.yaml").unlink()
+            return
+        shutil.move(folder, elsewhere)
+        if what == "deleted":
+            shutil.rmtree(elsewhere)
+        if what == "replaced":
+            RunFolder(folder).begin(tiny_recipe(*WORDS))
+            with RunFolder(folder).locked():
+                pass
+
+    monkeypatch.setattr(Stage, "_step", step_and_lose)
+    code, lines = train(recipe_file, f"out={folder}", capsys=capsys)
+    assert code == 2
+    assert lines[-1].startswith(f"vitrail: error: {folder} was moved, deleted or replaced while its run went on")
+    assert "Traceback" not in "".join(lines)
+    if what in ("deleted", "moved"):
+        assert not folder.exists()
+    else:
+        assert not (folder / "checkpoints").exists()
+        assert not (folder / "model").exists()
+
+
+def test_what_a_kill_left_half_written_is_cleaned_up(tmp_path: Path, finished: Path, recipe_file: Path) -> None:
+    run = shutil.copytree(finished, tmp_path / "run")
+    (run / "model" / ".update.123.partial").mkdir()
+    (run / "model" / ".update.123.partial" / "model.safetensors").write_bytes(b"")
+    for name in (".recipe.yaml.1.partial", "checkpoints/.step_000000002.pt.1.partial", "model/.config.json.1.partial"):
+        (run / name).write_bytes(b"")
+    assert main(["train", str(recipe_file), f"out={run}"]) == 0
+    assert [path for path in run.rglob("*") if path.name.endswith(".partial")] == []
+
+
+@pytest.mark.parametrize("word", ["data=shapez", "model=cait_xxs25", "workers=5000"])
+def test_a_mistake_leaves_no_folder_behind(
+    tmp_path: Path, recipe_file: Path, word: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, lines = train(recipe_file, word, f"out={tmp_path / 'runs' / 'first'}", capsys=capsys)
+    assert code == 2
+    assert len(lines) == 1
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_folder_that_was_there_stays(tmp_path: Path, recipe_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "run").mkdir()
+    assert train(recipe_file, "data=shapez", f"out={tmp_path / 'run'}", capsys=capsys)[0] == 2
+    assert (tmp_path / "run").is_dir()
+
+
+def test_a_file_is_no_run_folder(tmp_path: Path, recipe_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("")
+    for out in (tmp_path / "file", tmp_path / "file" / "run", Path("/dev/null")):
+        code, lines = train(recipe_file, f"out={out}", capsys=capsys)
+        assert code == 2
+        assert lines[0].startswith(f"vitrail: error: cannot make the run folder {out}: ")
+        assert len(lines) == 1

@@ -113,6 +113,28 @@ def test_unknown_name_is_answered_with_the_nearest_and_all_kinds() -> None:
         assert kind in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("spec", "offered"),
+    [
+        ("pet", "(is 'pets' meant?)"),
+        ("Pets2", "(is 'pets' meant?)"),
+        ("./pet/train", "(is 'pets/train' meant?)"),
+        ("fashons", "(is 'fashion' or 'my_fashions' meant?)"),
+        ("petz.csv", "no file petz.csv (is 'pets.csv' meant?)"),
+    ],
+)
+def test_unknown_name_is_answered_with_what_is_there(
+    pets: Path, spec: str, offered: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(pets.parent)
+    (pets.parent / "my_fashions").mkdir()
+    (pets.parent / "pets.csv").write_text("path,label\n")
+    (pets.parent / "petals.txt").write_text("")
+    with pytest.raises(ValueError, match="no f") as caught:
+        open_source(spec)
+    assert offered in str(caught.value)
+
+
 @pytest.mark.parametrize("as_text", [True, False])
 def test_folder(pets: Path, as_text: bool) -> None:
     dataset = open_dataset(str(pets) if as_text else pets, "val")

@@ -1,5 +1,6 @@
 """Batches: the same pixels for the same sample however the work is divided; broken files never stop a run."""
 
+import os
 from io import BytesIO
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from torch import Tensor
 from vitrail.data.contract import ImageBatch, Level
 from vitrail.data.decode import OpenedImage
 from vitrail.data.draws import Draws
-from vitrail.data.loader import ImageLoader
+from vitrail.data.loader import ImageLoader, check_workers
 from vitrail.data.quarantine import Quarantine, QuarantineSettings
 from vitrail.data.sampler import Ranks, Sampler
 from vitrail.data.stored import ArrayDataset, FileDataset
@@ -225,3 +226,12 @@ def test_fixed_views_come_by_turns_and_do_not_depend_on_the_seed(tmp_path: Path)
                     assert torch.equal(by_view.setdefault((index, view), image.clone()), image)
     assert set(by_view) == {(index, view) for index in range(8) for view in range(3)}
     assert not torch.equal(by_view[0, 0], by_view[0, 1])
+
+
+def test_as_many_workers_as_no_machine_can_use_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    assert check_workers(64) == 64
+    with pytest.raises(ValueError, match="workers=500 on a machine of 2 cores: at most 64 processes may read images"):
+        check_workers(500)
+    monkeypatch.setattr(os, "cpu_count", lambda: 128)
+    assert check_workers(500) == 500

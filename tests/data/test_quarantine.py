@@ -39,10 +39,12 @@ def test_a_run_that_goes_on_does_not_list_a_file_again(tmp_path: Path) -> None:
     assert [row["path"] for row in rows(tmp_path / "quarantine.csv")] == ["a.jpg", "b.jpg"]
 
 
-def test_the_folder_of_the_list_is_made(tmp_path: Path) -> None:
-    listing = tmp_path / "run" / "quarantine.csv"
-    Quarantine(QuarantineSettings(listing=listing)).account([problem("a.jpg")], num_readings=10)
-    assert [row["path"] for row in rows(listing)] == ["a.jpg"]
+def test_a_folder_that_is_gone_is_not_made_anew(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        Quarantine(QuarantineSettings(listing=tmp_path / "run" / "quarantine.csv")).account(
+            [problem("a.jpg")], num_readings=10
+        )
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_more_than_the_allowed_share_stops_the_run() -> None:
@@ -81,7 +83,7 @@ for number in range(100):
 
 
 def test_two_processes_list_each_broken_file_once_in_one_file(tmp_path: Path) -> None:
-    listing = tmp_path / "run" / "quarantine.csv"
+    listing = tmp_path / "quarantine.csv"
     command = [sys.executable, "-c", LISTING]
     processes = [
         subprocess.Popen([*command, name, str(listing)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

@@ -1,8 +1,13 @@
 """Locks: one holder at a time, on systems of either kind; and a package that can be imported on both."""
 
+import multiprocessing
+import os
+import signal
 import subprocess
 import sys
 import threading
+import time
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
@@ -34,7 +39,9 @@ import threading, time
 from pathlib import Path
 from vitrail.storage import locked
 from vitrail.training.loop.planning import _largest_size
+from vitrail.training.runs import run_folder
 from vitrail.training.runs.run_folder import RunFolder
+run_folder.PATIENCE = 0.1
 folder = Path(sys.argv[1])
 with RunFolder(folder / "run").locked():
     try:
@@ -79,12 +86,43 @@ def test_one_holds_the_lock_and_the_others_wait_or_are_told(tmp_path: Path) -> N
     with locked(tmp_path / "file"):
         thread = threading.Thread(target=hold)
         thread.start()
-        with pytest.raises(BlockingIOError) as caught, locked(tmp_path / "file", waits=False):
+        with pytest.raises(BlockingIOError) as caught, locked(tmp_path / "file", patience=0.0):
             pass
         order.append("first")
     thread.join()
     assert caught.value.filename == str(tmp_path / "file")
     assert order == ["first", "second"]
+
+
+def die_with_a_lock(path: Path, pipe: Connection) -> None:
+    """Take a lock, fork a process that lives on, and be killed."""
+    with locked(path):
+        child = os.fork()
+        if child == 0:
+            time.sleep(60)
+        pipe.send(child)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system forks no processes")
+def test_a_forked_process_does_not_keep_the_lock_of_one_that_was_killed(tmp_path: Path) -> None:
+    ours, theirs = multiprocessing.Pipe()
+    process = multiprocessing.get_context("fork").Process(target=die_with_a_lock, args=(tmp_path / "file", theirs))
+    process.start()
+    child = ours.recv()
+    process.join()
+    with locked(tmp_path / "file", patience=0.0):
+        os.kill(child, signal.SIGKILL)  # which fails if it is not there
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system forks no processes")
+def test_a_forked_process_does_not_give_up_the_lock(tmp_path: Path) -> None:
+    with locked(tmp_path / "file"):
+        process = multiprocessing.get_context("fork").Process(target=time.sleep, args=(0.0,))
+        process.start()
+        process.join()
+        with pytest.raises(BlockingIOError), locked(tmp_path / "file", patience=0.0):
+            pass
 
 
 def test_the_content_of_a_locked_file_stays(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def assert_same(loaded: Any, saved: Any) -> None:
 
 
 def test_the_last_ones_and_the_best_are_kept(tmp_path: Path) -> None:
-    checkpoints = Checkpoints(tmp_path / "new" / "folder", keep_last=2)
+    checkpoints = Checkpoints(tmp_path / "folder", keep_last=2)
     assert checkpoints.newest() is None
     for step in (10, 20, 30, 40):
         checkpoints.save(state_of(step), step=step, is_best=step in (10, 20))

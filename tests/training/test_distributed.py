@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ import vitrail
 from vitrail.settings.learning import OptimizerSettings
 from vitrail.settings.running import RunSettings
 from vitrail.training.parallel import launch
-from vitrail.training.parallel.distributed import World, choose_gpu, is_lost_connection
+from vitrail.training.parallel.distributed import World, choose_gpu, is_lost_connection, joined_world
 from vitrail.training.parallel.launch import MachinePlace, find_place, run_together
 from vitrail.training.parallel.sharding import blocks_of, shard, use_divided_updates, whole
 from vitrail.training.runs.checkpoint import Checkpoints
@@ -269,3 +270,42 @@ def test_a_loss_that_is_not_finite_costs_two_processes_one_step(
     finish(start(tmp_path / "run", *WORDS, "objective.loss=broken_once:loss", "run.on_nan=skip", devices=2))
     [*_, last] = [record for record in RunFolder(tmp_path / "run").read_metrics() if record["kind"] == "train"]
     assert (last["step"], last["num_skipped"]) == (LAST_STEP, 1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"WORLD_SIZE": "", "MASTER_PORT": ""}, "RANK is set in the environment and WORLD_SIZE, MASTER_PORT is not: "),
+        ({"RANK": "2"}, "RANK is 2 in the environment and WORLD_SIZE 2: ranks go from 0 to 1"),
+        ({"RANK": "-1"}, "RANK is '-1' in the environment: it must be a whole number"),
+        ({"LOCAL_RANK": "one"}, "LOCAL_RANK is 'one' in the environment"),
+    ],
+)
+def test_a_place_that_can_not_be_is_one_line(
+    changes: dict[str, str], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1", **changes}
+    for name, value in place.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ValueError, match=f"^{said}") as caught, joined_world(torch.device("cpu")):
+        pass
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system forks no processes")
+def test_workers_of_a_process_that_was_killed_end_with_the_job(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    program = f"""if rank == '1':
+    if (worker := os.fork()) == 0: time.sleep(60)
+    open({str(tmp_path / "worker")!r}, 'w').write(str(worker))
+    os.kill(os.getpid(), 9)
+sys.exit(75 if os.path.exists({str(tmp_path / "worker")!r}) else time.sleep(0.5))"""
+    assert run_programs(program, capfd)[0] == 128 + signal.SIGKILL
+    worker = int((tmp_path / "worker").read_text())
+    for _ in range(1000):  # the system takes a moment to end it
+        state = Path(f"/proc/{worker}/stat")
+        if not state.exists() or state.read_text().rsplit(")", 1)[1].split()[0] == "Z":
+            return
+        time.sleep(0.005)
+    pytest.fail(f"process {worker} is still there")

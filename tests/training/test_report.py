@@ -190,6 +190,15 @@ def test_verdict_on_data_loading_follows_the_waiting(tmp_path: Path, share: floa
     assert verdict in summarize(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("device", "remedy"), [("cpu (x86)", "more workers hardly help"), ("cuda:0", "more workers, up to")]
+)
+def test_what_helps_against_waiting_depends_on_the_device(tmp_path: Path, device: str, remedy: str) -> None:
+    write_metrics(tmp_path, [train_line(1, data_wait=0.4), train_line(2, data_wait=0.4)])
+    (tmp_path / "plan.json").write_text(json.dumps({"device": device}))
+    assert remedy in summarize(tmp_path)
+
+
 def test_a_fall_from_the_best_accuracy_is_said(tmp_path: Path) -> None:
     write_metrics(tmp_path, [eval_line(10, 80.0), eval_line(20, 70.0)])
     assert "70.0 % top-1, after 80.0 % at epoch 1." in summarize(tmp_path)

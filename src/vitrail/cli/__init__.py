@@ -5,6 +5,7 @@ import contextlib
 import difflib
 import logging
 import os
+import signal
 import sys
 from typing import NoReturn
 
@@ -145,6 +146,8 @@ def _run(argv: list[str]) -> int:
         parser.reject(unknown[0])
     if verb is None:
         parser.error(f"a verb is missing: {', '.join(VERBS)}")
+    if verb != "train" and signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # a run notes Ctrl-C as soon as it steps
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     return VERBS[verb].run(arguments)
 
 

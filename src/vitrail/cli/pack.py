@@ -58,5 +58,7 @@ def _show(packed: "Packed") -> Iterator[str]:
         f"{packed.num_bytes / 1e6:.1f} MB; the whole model has {packed.num_model_bytes / 1e6:.1f} MB"
     )
     yield f"trunk: {pack.trunk_label}"
-    if pack.stored_share > _NEARLY_ALL:
+    if not pack.shared:
+        yield "the pack holds the whole model and needs no trunk: train_only=attention makes one of about a third"
+    elif pack.stored_share > _NEARLY_ALL:
         yield "nearly everything differs from the trunk: train_only=attention makes a pack of about a third"

@@ -1,4 +1,7 @@
-"""Train a model: a recipe, the data and a folder for the run; the same command again goes on where it stopped."""
+"""Train a model: a recipe, the data and a folder for the run; the same command again goes on where it stopped.
+
+`vitrail train out=RUN epochs=+10 lr=1e-4` goes on with a run that is there, for longer or at another learning rate.
+"""
 
 import argparse
 from pathlib import Path
@@ -31,14 +34,16 @@ def run(arguments: argparse.Namespace) -> int:
 
     from vitrail.training.start import train_here
 
-    return train_here(recipe, folder, again=["train", arguments.recipe, *arguments.settings])
+    is_changing = "=" in arguments.recipe
+    return train_here(recipe, folder, again=["train", arguments.recipe, *arguments.settings], is_changing=is_changing)
 
 
 def _read(arguments: argparse.Namespace) -> "tuple[Recipe, RunFolder]":
     from vitrail.recipes import find_recipe
     from vitrail.settings.overriding import override
-    from vitrail.settings.text import parse_assignments, read_recipe
-    from vitrail.training.runs.run_folder import RunFolder, find_run
+    from vitrail.settings.text import parse_assignments
+    from vitrail.training.runs.changed_recipe import refuse_additions
+    from vitrail.training.runs.run_folder import RunFolder
 
     words = arguments.settings
     name = arguments.recipe
@@ -49,12 +54,7 @@ def _read(arguments: argparse.Namespace) -> "tuple[Recipe, RunFolder]":
     if not out:
         raise ValueError("no folder given for the run: add out=FOLDER, such as out=runs/first")
     folder = RunFolder(Path(str(out)))
-    if name is not None:
-        recipe = find_recipe(name)
-    else:
-        if not folder.is_begun:
-            raise ValueError(
-                f"there is no run in {out} to go on with: name a recipe first, such as `vitrail train small`"
-            )
-        recipe = read_recipe(find_run(folder.path).recipe_file)
-    return override(recipe, changes), folder
+    if name is None:
+        return folder.read_recipe_with(changes), folder
+    refuse_additions(changes)
+    return override(find_recipe(name), changes), folder

@@ -22,6 +22,7 @@ from vitrail.data.stored import OpenedSource, UnlabelledSource
 from vitrail.settings.own import is_own, load_own, working_directory_on_path
 
 MANIFEST_EXTENSIONS = (".csv", ".tsv", ".parquet")
+_MAX_NEAR, _NEARNESS = 2, 0.7  # of names that are offered for one that is not there
 
 
 @dataclass(frozen=True)
@@ -143,9 +144,28 @@ def _open_own(spec: str) -> Source:
 
 
 def _question(spec: str) -> str:
-    """Which data set may have been meant."""
+    """Which data set may have been meant: one by name, or a folder or a manifest that is there."""
     near = difflib.get_close_matches(spec.partition(":")[0].lower(), KINDS, n=1)
-    return f" (is {near[0]!r} meant?)" if near else ""
+    near += _near_paths(Path(spec))
+    return f" (is {' or '.join(map(repr, near))} meant?)" if near else ""
+
+
+def _near_paths(path: Path) -> list[str]:
+    """Data here whose path differs from one that is not there in one name, the nearest first."""
+    missing = next((part for part in (*reversed(path.parents), path) if _mode(part) is None), path)
+    rest = path.relative_to(missing)
+    try:
+        others = [other for other in missing.parent.iterdir() if not other.name.startswith(".")]
+    except (OSError, ValueError):
+        return []
+    names = {other.name.lower(): other for other in others if _is_data(other / rest)}
+    near = difflib.get_close_matches(missing.name.lower(), names, n=_MAX_NEAR, cutoff=_NEARNESS)
+    return [str(names[name] / rest) for name in near]
+
+
+def _is_data(path: Path) -> bool:
+    """Whether there may be data at a path."""
+    return path.is_dir() or (path.suffix.lower() in MANIFEST_EXTENSIONS and path.is_file())
 
 
 def _open_path(path: Path, opening: Opening) -> Source:
@@ -154,6 +174,8 @@ def _open_path(path: Path, opening: Opening) -> Source:
     mode = _mode(path)
     if mode is not None and stat.S_ISDIR(mode):
         return open_folder(path, name=name, val_share=opening.val_share, seed=opening.seed, labels=opening.labels)
+    if path.suffix.lower() in MANIFEST_EXTENSIONS and mode is None and _near_paths(path):
+        raise ValueError(f"no file {path}{_question(str(path))}")
     if path.suffix.lower() in MANIFEST_EXTENSIONS:
         needs_labels = opening.labels == "required"
         return open_manifest(

@@ -1,5 +1,6 @@
 """From a data set to batches: read, decode, augment and stack, in this process or in workers, with the same result."""
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Generic, NamedTuple
@@ -17,6 +18,8 @@ from vitrail.data.samples import Images, SampleMaker, SomeBatch, Transform
 
 # How many other samples are tried in the place of a broken one.
 _MAX_REPLACEMENTS = 20
+# Workers that any machine may be asked for, and so many for each core where those are more.
+_ALWAYS_ALLOWED, _WORKERS_PER_CORE = 64, 4
 
 
 class Loader(Generic[SomeBatch]):
@@ -207,3 +210,14 @@ def keep_whole(made: Any) -> Any:
 def use_one_thread(worker: int) -> None:
     """Keep a worker to one core, because workers are many."""
     torch.set_num_threads(1)
+
+
+def check_workers(number: int) -> int:
+    """Refuse more processes that read images than could be of use on any machine like this one."""
+    cores = os.cpu_count() or 1
+    most = max(_ALWAYS_ALLOWED, _WORKERS_PER_CORE * cores)
+    if number > most:
+        raise ValueError(
+            f"workers={number} on a machine of {cores} cores: at most {most} processes may read images here"
+        )
+    return number

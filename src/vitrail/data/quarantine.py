@@ -75,7 +75,6 @@ class Quarantine:
         listing = self.settings.listing
         if listing is None:
             return problems
-        listing.parent.mkdir(parents=True, exist_ok=True)
         with locked(listing):
             with listing.open(newline="", encoding="utf-8") as file:
                 listed = {row["path"] for row in csv.DictReader(file) if row.get("path")}

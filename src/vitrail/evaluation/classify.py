@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
+NUM_TOP = 5  # answers, of which one may be right
 NUM_BINS = 15  # of confidence, equally wide, for the calibration error (Guo et al. 2017)
 # Above this many classes no confusion matrix is kept: it would take more than 32 MB.
 MAX_CONFUSION_CLASSES = 2000
@@ -56,7 +57,7 @@ class ClassificationMeter:
             return
         log_probabilities = logits.log_softmax(dim=1)
         probabilities = log_probabilities.exp()
-        ranked = probabilities.topk(min(5, self.num_classes), dim=1).indices
+        ranked = probabilities.topk(min(NUM_TOP, self.num_classes), dim=1).indices
         is_hit = valid.gather(1, ranked)
         is_right, answers = is_hit[:, 0].double(), ranked[:, 0]
         log_likelihood = log_probabilities.masked_fill(~valid, -torch.inf).logsumexp(dim=1)
@@ -81,7 +82,8 @@ class ClassificationMeter:
             raise ValueError("nothing was evaluated: the split is empty or none of its images has a label")
         sums = dict(zip(_SUMS, self._sums.tolist(), strict=True))
         yield "top1", 100.0 * sums["right"] / count
-        yield "top5", 100.0 * sums["right_of_five"] / count
+        if self.num_classes > NUM_TOP:  # of fewer classes one is always right
+            yield "top5", 100.0 * sums["right_of_five"] / count
         if self.coarse_of is not None:
             yield "coarse_top1", 100.0 * sums["right_coarse"] / count
         if self._classes[0].any():

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from vitrail.data.contract import Level
 from vitrail.evaluation.average_precision import AveragePrecisionMeter
+from vitrail.evaluation.classify import NUM_TOP
 from vitrail.evaluation.features import Embeddings
 
 HELD_OUT_SHARE = 0.2  # of the training images of every class, to choose a probe's setting by
@@ -109,14 +110,19 @@ class Standardization:
 
 
 def measure(scores: Tensor, targets: Tensor) -> dict[str, float]:
-    """Top-1 and top-5 in percent; the mean average precision where an image may have several classes."""
+    """Top-1, and of more than five classes top-5, in percent.
+
+    It is the mean average precision where an image may have several classes.
+    """
     if targets.ndim == 2:
         meter = AveragePrecisionMeter(scores.shape[1])
         meter.update(scores, targets)
         return dict(meter.results())
-    values, answers = scores.topk(min(5, scores.shape[1]), dim=1)
+    values, answers = scores.topk(min(NUM_TOP, scores.shape[1]), dim=1)
     is_hit = (answers == targets[:, None]) & (values > -torch.inf)
-    counts = {"top1": is_hit[:, 0].sum(), "top5": is_hit.sum()}
+    counts = {"top1": is_hit[:, 0].sum()}
+    if scores.shape[1] > NUM_TOP:
+        counts["top5"] = is_hit.sum()
     return {name: 100.0 * count.item() / len(targets) for name, count in counts.items()}
 
 

@@ -32,6 +32,7 @@ class Passes:
     """Passes over one data set on one device, each with another model."""
 
     def __init__(self, data: "Dataset", level: str | None, settings: Mapping[str, Any]) -> None:
+        from vitrail.data.loader import check_workers
         from vitrail.evaluation.predict import choose_device, choose_precision
         from vitrail.tasks.images.image_task import default_workers
 
@@ -39,7 +40,9 @@ class Passes:
         self.device = choose_device(str(settings.get("device", "auto")))
         self.dtype = choose_precision(str(settings.get("precision", "auto")), self.device)
         self.batch_size = read_whole(settings.get("batch_size", _BATCH_SIZE), "batch_size")
-        self.workers = read_whole(settings.get("workers", default_workers(self.device)), "workers", least=0)
+        self.workers = check_workers(
+            read_whole(settings.get("workers", default_workers(self.device)), "workers", least=0)
+        )
 
     def answers(
         self, trained: "Trained", *, title: str, note_unread: "Callable[[Problem], object]"
@@ -268,11 +271,12 @@ def make_extraction(trained: "Trained", passes: Passes) -> "Extraction":
 def show_progress(name: str, *, total: int) -> Iterator[Callable[[int], object]]:
     """A bar on stderr where that is a terminal."""
     from rich.console import Console
+    from rich.markup import escape
     from rich.progress import Progress
 
     from vitrail.pages.terminal import can_draw_bars
 
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not can_draw_bars(console), redirect_stdout=False) as bars:
-        task = bars.add_task(name, total=total)
+        task = bars.add_task(escape(name), total=total)
         yield lambda count: bars.advance(task, count)

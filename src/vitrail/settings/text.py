@@ -164,7 +164,8 @@ def parse_assignments(words: Sequence[str]) -> dict[str, Any]:
         key, sign, text = word.partition("=")
         if not sign or not key:
             raise ValueError(f"{word!r} is no setting: write key=value, such as epochs=30")
-        changes[key] = _parse_text(key, text) if _is_text(key) else parse(text, label=key)
+        is_kept = key in ("epochs", "steps") and text.startswith("+")  # so many more, to a run that is there
+        changes[key] = text if is_kept else _parse_text(key, text) if _is_text(key) else parse(text, label=key)
     return changes
 
 

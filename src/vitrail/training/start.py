@@ -17,6 +17,7 @@ from vitrail.training.loop.interruption import Interrupted
 from vitrail.training.loop.stages import train
 from vitrail.training.parallel.distributed import joined_world
 from vitrail.training.parallel.launch import is_launched, launch
+from vitrail.training.runs.checkpoint import CheckpointError
 from vitrail.training.runs.progress import Progress
 from vitrail.training.runs.report import summarize, write_report
 from vitrail.training.runs.run_folder import RunFolder
@@ -25,11 +26,17 @@ INTERRUPTED = 130  # the exit code of what Ctrl-C has stopped
 _LOGGER = logging.getLogger(__name__)
 
 
-def train_here(recipe: Recipe, folder: RunFolder, *, again: list[str] | None, is_told: bool = True) -> int:
+def train_here(
+    recipe: Recipe, folder: RunFolder, *, again: list[str] | None, is_changing: bool = False, is_told: bool = True
+) -> int:
     """Train in this process, or in several that it starts by the command `again`; the exit code.
 
-    How the run went is printed where `is_told`.
+    How the run went is printed where `is_told`. With `is_changing` the run in the folder goes on with this recipe, if
+    that is sound.
     """
+    if is_changing and not is_launched():
+        with _telling_of_the_disk(folder), folder.locked():
+            _change(recipe, folder)
     if recipe.run.devices * recipe.run.nodes > 1 and not is_launched():
         if again is not None:
             return launch(again, recipe.run)
@@ -41,9 +48,17 @@ def train_here(recipe: Recipe, folder: RunFolder, *, again: list[str] | None, is
             return launch(["train", str(file), f"out={folder.path}"], recipe.run)
     threads = torch.get_num_threads()
     try:
-        return _train(recipe, folder, is_told=is_told)
+        return _train(recipe, folder, is_changing=is_changing, is_told=is_told)
     finally:
         torch.set_num_threads(threads)
+
+
+def _change(recipe: Recipe, folder: RunFolder) -> None:
+    """Let the run in a folder go on with this recipe, and say what changes."""
+    said = folder.change(recipe)
+    if said:
+        with folder.logging_to_file():
+            Progress(is_shown=True).say(said)
 
 
 @contextlib.contextmanager
@@ -60,7 +75,7 @@ def _own_code_for_children() -> Iterator[None]:
             os.environ[ENVIRONMENT_VARIABLE] = before
 
 
-def _train(recipe: Recipe, folder: RunFolder, *, is_told: bool) -> int:
+def _train(recipe: Recipe, folder: RunFolder, *, is_changing: bool, is_told: bool) -> int:
     with joined_world(choose_device(recipe.run.device)) as (world, device):
         progress = Progress(is_shown=world.is_main)
         if not world.is_main:
@@ -70,7 +85,9 @@ def _train(recipe: Recipe, folder: RunFolder, *, is_told: bool) -> int:
             except Interrupted:
                 return INTERRUPTED
             return 0
-        with _telling_of_the_disk(folder), progress.showing_warnings(), folder.locked():
+        with _telling_of_the_disk(folder), progress.showing_warnings(), _leaving_no_empty(folder), folder.locked():
+            if is_changing:
+                _change(recipe, folder)
             recipe, report = folder.begin(recipe), ""
             with folder.logging_to_file():
                 try:
@@ -79,9 +96,10 @@ def _train(recipe: Recipe, folder: RunFolder, *, is_told: bool) -> int:
                     progress.say(f"stopped and saved; to go on: vitrail train out={folder.path}")
                     return INTERRUPTED
                 finally:
-                    if folder.metrics_file.is_file():
+                    if folder.metrics_file.is_file() and folder.is_present:
                         report = _attempt("the report", lambda: f"report: {write_report(folder.path)}")
                 summary = _attempt("the summary", lambda: summarize(folder.path))
+                folder.check_present()
         if is_told:
             print("\n".join(filter(None, (summary, report))))
     return 0
@@ -92,13 +110,27 @@ def _telling_of_the_disk(folder: RunFolder) -> Iterator[None]:
     """One line for a file of the run that can't be written; other errors of the system are not the run folder's."""
     try:
         yield
+    except CheckpointError:
+        folder.check_present()
+        raise
     except OSError as error:
+        folder.check_present()
         if error.filename is None or not Path(error.filename).absolute().is_relative_to(folder.path.absolute()):
             raise
         raise ValueError(
             f"{error.filename} cannot be written or read ({error.strerror}); checkpoints are kept: make room or check "
             "the permissions, then run the same command to go on"
         ) from None
+
+
+@contextlib.contextmanager
+def _leaving_no_empty(folder: RunFolder) -> Iterator[None]:
+    """A recipe or data that can't be used leaves no folder behind."""
+    try:
+        yield
+    except ValueError:
+        folder.discard()
+        raise
 
 
 def _attempt(what: str, action: Callable[[], str]) -> str:

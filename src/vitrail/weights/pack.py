@@ -50,7 +50,9 @@ class Pack:
 
     @property
     def trunk_label(self) -> str:
-        """The trunk's place and the beginning of its hash."""
+        """The trunk's place and the beginning of the hash of what is shared with it."""
+        if not self.shared:
+            return f"{self.trunk} (no weight is shared)"
         return f"{self.trunk} (sha256 {self.trunk_hash[:_SHOWN_DIGITS]})"
 
 

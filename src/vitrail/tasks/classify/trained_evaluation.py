@@ -19,6 +19,7 @@ from vitrail.tasks.classify.measures import MEASURES
 from vitrail.tasks.contract import Evaluation, EvaluationRequest
 from vitrail.tasks.images.labelled_data import find_coarse
 
+_SWEPT = (("top-1", "top1"), ("top-5", "top5"), ("coarse", "coarse_top1"))  # names and figures of a sweep
 _NUM_SHOWN = 5  # classes and confusions; --json has them all
 
 
@@ -169,15 +170,15 @@ def _show_extras(extras: Mapping[str, Any]) -> Iterator[str]:
 def _show_sweep(sweep: list[dict[str, Any]]) -> Iterator[str]:
     if not sweep:
         return
-    has_coarse = "coarse_top1" in sweep[0]
+    shown = [(name, key) for name, key in _SWEPT if key in sweep[0]]
     best = max(sweep, key=lambda row: row["top1"])
     yield ""
-    yield "image size  crop ratio    top-1    top-5" + ("   coarse" if has_coarse else "")
+    yield "image size  crop ratio" + "".join(f"{name:>9}" for name, _ in shown)
     for row in sweep:
-        coarse = f"{row['coarse_top1']:9.2f}" if has_coarse else ""
+        figures = "".join(f"{row[key]:9.2f}" for _, key in shown)
         mark = "  best" if row is best and len(sweep) > 1 else ""
         size = row["image_size"] if isinstance(row["image_size"], int) else "x".join(map(str, row["image_size"]))
-        yield f"{size!s:>10}{row['crop_ratio']:12.4g}{row['top1']:9.2f}{row['top5']:9.2f}{coarse}{mark}"
+        yield f"{size!s:>10}{row['crop_ratio']:12.4g}{figures}{mark}"
 
 
 def _show_classes(details: Mapping[str, Any]) -> Iterator[str]:

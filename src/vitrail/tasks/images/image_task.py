@@ -12,7 +12,7 @@ from vitrail.data.augment import EvaluationView
 from vitrail.data.blend import Normalize
 from vitrail.data.checks import as_pair
 from vitrail.data.contract import ImageBatch
-from vitrail.data.loader import ImageLoader, Loader
+from vitrail.data.loader import ImageLoader, Loader, check_workers
 from vitrail.data.quarantine import Quarantine, QuarantineSettings
 from vitrail.data.sampler import Sampler
 from vitrail.evaluation.predict import autocast
@@ -50,6 +50,7 @@ class ImageTask(Task[ImageBatch]):
 
     def open_data(self) -> LabelledData:
         """The labelled images of the recipe; what was done about a missing val is said once a run."""
+        count_workers(self.recipe, self.site.device)  # more than can be are refused before anything is read
         data = open_labelled(self.recipe.data)
         if (remark := data.remark()) and self.site.stage == 0:
             self.site.reporter.say(remark)
@@ -167,7 +168,7 @@ class ImageTask(Task[ImageBatch]):
 
 def count_workers(recipe: ImageRecipe, device: torch.device) -> int:
     """How many processes read images, by the recipe or by the device."""
-    return default_workers(device) if recipe.data.workers is None else recipe.data.workers
+    return default_workers(device) if recipe.data.workers is None else check_workers(recipe.data.workers)
 
 
 def default_workers(device: torch.device) -> int:

@@ -40,6 +40,7 @@ from vitrail.training.parallel.sharding import (
     use_divided_updates,
     whole,
 )
+from vitrail.training.runs.checkpoint import STEPS_OF_STAGE
 from vitrail.training.runs.reference_curves import load_curve
 from vitrail.weights import save_model
 
@@ -171,10 +172,9 @@ class Stage:
     def run(self) -> None:
         """Take all steps that are left."""
         self._last_save = time.monotonic()
-        with (
-            self.gradients.lanes,
-            self.progress.stage(self.recipe.model.name, total=self.total_steps, completed=self.step),
-        ):
+        epochs = self.total_steps / self.sampler.num_steps
+        bar = self.progress.stage(self.recipe.model.name, total=self.total_steps, completed=self.step, epochs=epochs)
+        with self.gradients.lanes, bar:
             while self.step < self.total_steps and not self._has_stalled():
                 steps = ReadAhead(self._steps_of_epoch())
                 for batches in self.progress.waiting(steps):
@@ -368,7 +368,9 @@ class Stage:
     def save(self, *, is_best: bool) -> None:
         """Write a checkpoint of everything that the rest of the run depends on."""
         self._last_save = time.monotonic()
-        step = self.number * 10**9 + self.step
+        if self.world.is_main:
+            self.folder.check_present()
+        step = self.number * STEPS_OF_STAGE + self.step
         objective = self.objective.state_dict()  # of every process
         checkpoints = self.around.checkpoints
         if is_sharded(self.model):
@@ -417,4 +419,5 @@ class Stage:
         if is_sharded(model):
             model = self.task.make_model(self.description)
             model.load_state_dict(weights)
+        self.folder.check_present()
         save_model(model.for_inference(), self.folder.model, documents={self.folder.task_file.name: self.description})

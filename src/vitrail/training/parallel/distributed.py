@@ -3,7 +3,7 @@
 import contextlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -87,8 +87,8 @@ def joined_world(device: torch.device) -> Iterator[tuple[World, torch.device]]:
     if "RANK" not in os.environ:
         yield World(), device
         return
+    world = read_world(os.environ)
     stop_with_launcher()
-    world = World(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), int(os.environ.get("LOCAL_RANK", "0")))
     if device.type == "cuda":
         device = torch.device("cuda", choose_gpu(world.local_rank, torch.cuda.device_count()))
         torch.cuda.set_device(device)
@@ -104,6 +104,26 @@ def joined_world(device: torch.device) -> Iterator[tuple[World, torch.device]]:
         raise SystemExit(LOST_OTHERS) from None
     # After an error the others may wait for this process in something else: its end is what tells them.
     dist.destroy_process_group()
+
+
+def read_world(environment: Mapping[str, str]) -> World:
+    """This process among the others, by what torchrun and its like set."""
+    names = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    if missing := [name for name in names if not environment.get(name)]:
+        raise ValueError(
+            f"RANK is set in the environment and {', '.join(missing)} is not: processes that train together need "
+            f"{', '.join(names)}, as torchrun sets them; unset RANK to train in one process"
+        )
+    numbers = {name: environment.get(name, "0") for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT")}
+    for name, text in numbers.items():
+        if not (text.isascii() and text.isdigit()):
+            raise ValueError(f"{name} is {text!r} in the environment: it must be a whole number")
+    rank, num_ranks, local_rank, _ = map(int, numbers.values())
+    if rank >= num_ranks:
+        raise ValueError(
+            f"RANK is {rank} in the environment and WORLD_SIZE {num_ranks}: ranks go from 0 to {num_ranks - 1}"
+        )
+    return World(rank, num_ranks, local_rank)
 
 
 def choose_gpu(local_rank: int, num_gpus: int) -> int:

@@ -19,7 +19,7 @@ USER_ERROR = 2  # the exit code of a process that has said in one line what is w
 LOST_OTHERS = 75  # of a process that ends because another one did
 _INTERRUPTED = 130
 _SIGNAL_BASE = 128  # what shells add to the signal that ended a process
-_GRACE_SECONDS = 10.0  # for the main process to end by itself when another has
+_GRACE_SECONDS = 4.0  # for the main process to end by itself when another has
 _SAVING_SECONDS = 120.0  # for all to save and end when one of them was told to stop
 _POLL_SECONDS = 0.05
 _LAUNCHER = "VITRAIL_LAUNCHER"  # the variable that holds its process's number
@@ -174,9 +174,10 @@ def _start(command: Sequence[str], place: MachinePlace, local_rank: int, stack: 
 
 
 def _kill(popen: subprocess.Popen[bytes]) -> None:
-    """End a process and its data workers, which share its session."""
-    if popen.poll() is None:
-        with contextlib.suppress(ProcessLookupError):
+    """End a process and its data workers, which share its session and may outlive one that was killed."""
+    code = popen.poll()
+    if code is None or code < 0:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(popen.pid, signal.SIGKILL)
         popen.wait()
 

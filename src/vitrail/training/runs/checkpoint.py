@@ -20,6 +20,7 @@ from vitrail.training.runs import divided_checkpoint as parts
 from vitrail.weights.weight_files import read_pickle
 
 BEST_FILE = "best.pt"
+STEPS_OF_STAGE = 10**9  # a checkpoint's number is its step, and so many more for each stage before
 _STEP_NAME = re.compile(r"step_(\d{9}|[1-9]\d{9,})\.(pt|parts)")
 _PLAIN = (bool, int, float, str, bytes, type(None), Tensor, nn.Parameter)
 _log = logging.getLogger(__name__)
@@ -51,7 +52,7 @@ class Checkpoints:
         check_plain(state)
         path = target = self._path(step)
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            self.folder.mkdir(exist_ok=True)  # a run folder that is gone is not made anew
             self._remove_partial()
             write_whole(path, lambda file: torch.save(state, file))
             remove(path.with_suffix(parts.SUFFIX))
@@ -93,7 +94,7 @@ class Checkpoints:
             raise CheckpointError(self._describe(reason, path)) from failure
 
     def _begin_divided(self, draft: Path) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self.folder.mkdir(exist_ok=True)  # a run folder that is gone is not made anew
         self._remove_partial()
         draft.mkdir()
 

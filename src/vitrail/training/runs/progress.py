@@ -4,11 +4,17 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, NamedTuple, TypeVar
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.markup import escape
+from rich.progress import BarColumn, ProgressColumn
 from rich.progress import Progress as Bars
+from rich.progress import Task as Bar
+from rich.table import Column
+from rich.text import Text
 
 from vitrail.pages.terminal import can_draw_bars
 from vitrail.tasks.contract import Measure
@@ -18,6 +24,8 @@ _LOGGER = logging.getLogger(__name__)
 _METRIC_SECONDS = 2.0  # between two lines of metrics
 _LINE_SECONDS = 30.0  # between two plain lines
 _NUM_MEASURES = 3  # of an evaluation, in its line
+_NOTABLE_WAIT = 0.05  # share of the time; less of it says nothing
+_LEAST_BAR = 8  # columns
 
 
 class Progress:
@@ -27,6 +35,7 @@ class Progress:
         self.console = console or Console(stderr=True)
         self.is_shown = is_shown
         self._bars: Bars | None = None
+        self._course = _Course(total=0, epochs=0.0, begun_at=0, since=0.0)
         self._line_at = 0.0
         self._reset()
         self._started = time.monotonic()
@@ -35,16 +44,17 @@ class Progress:
         self._since, self._samples, self._waited = time.monotonic(), 0, 0.0
 
     @contextlib.contextmanager
-    def stage(self, name: str, *, total: int, completed: int) -> Iterator[None]:
-        """Show the steps of a stage inside the block, of which some may be done."""
+    def stage(self, name: str, *, total: int, completed: int, epochs: float) -> Iterator[None]:
+        """Show the steps of a stage inside the block, of which some may be done; it has so many epochs."""
         self._reset()
+        self._course = _Course(total=total, epochs=epochs, begun_at=completed, since=time.monotonic())
         if not (self.is_shown and can_draw_bars(self.console)):
             yield
             return
-        columns = ("[bold]{task.description}", BarColumn(), MofNCompleteColumn(), "{task.fields[note]}")
-        with Bars(*columns, TimeElapsedColumn(), "/", TimeRemainingColumn(), console=self.console) as bars:
+        columns = (BarColumn(bar_width=None), _Figures(self.console))
+        with Bars(*columns, console=self.console, expand=True) as bars:
             self._bars = bars
-            self._task = bars.add_task(name, total=total, completed=completed, note="")
+            self._task = bars.add_task(name, total=total, completed=completed, notes=())
             try:
                 yield
             finally:
@@ -85,21 +95,26 @@ class Progress:
         return speed
 
     def show_step(self, record: Mapping[str, Any]) -> None:
-        """Show the loss and the speed."""
-        note = (
-            f"epoch {record['epoch']:.2f}  loss {record['loss']:.3f}  {record['images_per_second']:.0f} img/s"
-            f"  waiting for data {record['data_wait']:.0%}"
+        """Show how far the stage is, the loss, the speed and the time that is left."""
+        course, wait = self._course, record["data_wait"]
+        notes = (
+            _Note(f"epoch {record['epoch']:.2f}/{course.epochs:g}", rank=1),
+            _Note(f"loss {record['loss']:.3f}", rank=2),
+            _Note(f"{record['images_per_second']:.0f} images/s", rank=3),
+            *([_Note(f"waiting for data {wait:.0%}", rank=4)] if wait >= _NOTABLE_WAIT else ()),
+            _Note(course.describe_rest(record["step"]), rank=0),
         )
         if self._bars is not None:
-            self._bars.update(self._task, note=note)
+            self._bars.update(self._task, notes=notes)
         elif self.is_shown and time.monotonic() - self._line_at > _LINE_SECONDS:
             self._line_at = time.monotonic()
-            self.say(f"step {record['step']}  {note}")
+            first, *others = (note.text for note in notes)
+            self.say("  ".join((first, f"step {record['step']}/{course.total}", *others)))
 
     def evaluating(self, batches: Iterable[Item], total: int) -> Iterator[Item]:
         """Pass batches of an evaluation through; its time is none of the training's speed."""
         start = time.monotonic()
-        task = self._bars.add_task("evaluate", total=total, note="") if self._bars else None
+        task = self._bars.add_task("evaluate", total=total, notes=()) if self._bars else None
         for batch in batches:
             yield batch
             if self._bars is not None and task is not None:
@@ -113,14 +128,16 @@ class Progress:
         """Show a bar for something that a run does before its first step; the function adds to it."""
         is_shown = self.is_shown and can_draw_bars(self.console)
         with Bars(console=self.console, transient=True, disable=not is_shown) as bars:
-            task = bars.add_task(name, total=total)
+            task = bars.add_task(escape(name), total=total)
             yield lambda count: bars.advance(task, count)
 
     def show_evaluation(self, record: Mapping[str, Any], measures: Sequence[Measure]) -> None:
         """Show the first measures that the evaluation has."""
         found = [measure for measure in measures if measure.key in record][:_NUM_MEASURES]
         numbers = "  ".join(f"{measure.label} {measure.show(record[measure.key])}" for measure in found)
-        self.say(f"epoch {record['epoch']:.4g}: {numbers}")
+        course = self._course
+        rest = "" if self._bars is not None else f"  {course.describe_rest(record['step'])}"
+        self.say(f"epoch {record['epoch']:.4g}/{course.epochs:g}: {numbers}{rest}")
 
     @contextlib.contextmanager
     def showing_warnings(self) -> Iterator[None]:
@@ -138,6 +155,52 @@ class Progress:
         _LOGGER.info(text)
         if self.is_shown:
             self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Course:
+    """The steps of a stage, and how fast they have been made since it began here."""
+
+    total: int
+    epochs: float
+    begun_at: int  # step
+    since: float
+
+    def describe_rest(self, step: int) -> str:
+        """The time that is left, evaluations included, if the rest is as fast as what was done."""
+        if step <= self.begun_at:
+            return ""
+        seconds = (time.monotonic() - self.since) / (step - self.begun_at) * (self.total - step)
+        return f"{timedelta(seconds=round(seconds))} left"
+
+
+class _Note(NamedTuple):
+    """A figure beside a bar; where there is no room, those of higher rank go first."""
+
+    text: str
+    rank: int
+
+
+class _Figures(ProgressColumn):
+    """What stands beside a bar: as many of its figures as leave it some room."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(table_column=Column(no_wrap=True))
+        self.console = console
+
+    def render(self, task: Bar) -> Text:
+        """The figures as plain text, in which no sign means anything."""
+        counts = _Note(f"{task.completed:.0f}/{task.total or 0:.0f}", rank=0)
+        notes = [_Note(task.description, rank=5), counts, *task.fields["notes"]]
+        room = self.console.width - _LEAST_BAR - 1
+        for rank in (5, 4, 3, 2, 1):
+            if len(_joined(notes)) > room:
+                notes = [note for note in notes if note.rank != rank]
+        return Text(_joined(notes))
+
+
+def _joined(notes: Iterable[_Note]) -> str:
+    return "  ".join(note.text for note in notes if note.text)
 
 
 class _Warnings(logging.Handler):

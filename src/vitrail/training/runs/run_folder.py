@@ -4,19 +4,21 @@ import contextlib
 import json
 import logging
 import os
+import secrets
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from vitrail.settings.overriding import override
 from vitrail.settings.recipe import Recipe
 from vitrail.settings.text import read_recipe, write_yaml
-from vitrail.storage import is_partial, locked, read_json_object, write_json, write_text
+from vitrail.storage import is_partial, locked, read_json_object, remove, settle, write_json, write_text
+from vitrail.training.runs.changed_recipe import CHANGE, Done, advise, extend, find_differences, judge
+from vitrail.training.runs.checkpoint import STEPS_OF_STAGE, Checkpoints
 
-# Settings that may change when a run goes on: they decide how it is computed, not what.
-_CHANGEABLE = ("data.workers", "data.spec", "data.val", "data.max_broken", "evaluation.batch_size", "name")
-_CHANGEABLE_GROUPS = ("run.",)
 _LOCK_FILE = ".lock"
+PATIENCE = 5.0  # seconds that a run which is ending is waited for
 
 
 class RunFolder:
@@ -33,6 +35,9 @@ class RunFolder:
         self.quarantine_file = path / "quarantine.csv"
         self.checkpoints = path / "checkpoints"
         self.model = path / "model"
+        self._mark: bytes | None = None  # what the lock file holds as long as it is this process's
+        self._is_going = False  # whether this process has begun the run, or gone on with it
+        self._made: list[Path] = []  # folders that were not there before, the innermost first
 
     @property
     def is_begun(self) -> bool:
@@ -44,6 +49,23 @@ class RunFolder:
         """Whether there is a checkpoint to go on from."""
         return self.checkpoints.is_dir() and any(self.checkpoints.iterdir())
 
+    @property
+    def is_present(self) -> bool:
+        """Whether the folder of a run that is going on is where it began, and no other run has taken its place."""
+        if not self._is_going:
+            return True
+        lock = self.path / _LOCK_FILE
+        is_ours = self._mark is None or not lock.exists() or lock.read_bytes() == self._mark
+        return self.is_begun and is_ours
+
+    def check_present(self) -> None:
+        """Refuse to write to a folder that was moved or deleted: it would be made anew, with half of a run in it."""
+        if not self.is_present:
+            raise ValueError(
+                f"{self.path} was moved, deleted or replaced while its run went on: the run has ended and wrote nothing "
+                "there since; if the folder is elsewhere, vitrail train out=ITS_NEW_PLACE goes on"
+            )
+
     def make(self) -> None:
         """Make the folder, unless there is a run in it; one of other files is refused."""
         if self.is_begun:
@@ -51,38 +73,100 @@ class RunFolder:
         if self.path.is_dir() and not all(map(_is_passing, self.path.iterdir())):
             raise ValueError(f"{self.path} has other files in it and no run: give another folder as out=")
         try:
+            self._made += [path for path in (self.path, *self.path.parents) if not path.exists()]
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise ValueError(f"cannot make the run folder {self.path}: {error.strerror}") from None
+            reason = "a file of that name is there" if isinstance(error, FileExistsError) else error.strerror
+            raise ValueError(f"cannot make the run folder {self.path}: {reason}") from None
+
+    def discard(self) -> None:
+        """Remove the folder if this process made it and no step was tried: there is nothing in it to go on with."""
+        names = {self.recipe_file.name, self.log_file.name, self.task_file.name, _LOCK_FILE}
+        if self._made and self.path.is_dir() and {path.name for path in self.path.iterdir()} <= names:
+            with contextlib.suppress(OSError):
+                for name in names:
+                    (self.path / name).unlink(missing_ok=True)
+                for path in self._made:
+                    path.rmdir()
 
     def begin(self, recipe: Recipe) -> Recipe:
         """Write the recipe of a new run, or check that it is the one of the run that is to go on."""
         self.make()
+        self._clear()
         if not self.is_begun:
             self.write_text(self.recipe_file, write_yaml(recipe))
+            self._is_going = True
             return recipe
-        changed = _differences(read_recipe(self.recipe_file), recipe)
+        changed = find_differences(read_recipe(self.recipe_file), recipe)
         if changed and not self.has_progress:  # nothing is lost: the run may have failed for what was changed
             found = self.path.glob("*.safetensors")  # what a task has found out before the first step
             for path in (self.plan_file, self.metrics_file, self.task_file, self.classes_file, *found):
                 path.unlink(missing_ok=True)
         elif changed:
             raise ValueError(
-                f"{self.path} holds a run of another recipe ({'; '.join(changed[:3])}): "
-                "give another out=, or the settings of that run to go on with it"
+                f"{self.path} holds a run of another recipe ({'; '.join(map(str, changed[:3]))}): {advise(changed, self.path)}"
             )
         self.write_text(self.recipe_file, write_yaml(recipe))
+        self._is_going = True
         return recipe
+
+    def read_recipe_with(self, changes: Mapping[str, Any]) -> Recipe:
+        """The recipe of the run in the folder with some settings changed; epochs=+10 are so many more."""
+        if not self.is_begun:
+            raise ValueError(
+                f"there is no run in {self.path} to go on with: name a recipe first, such as `vitrail train small`"
+            )
+        recipe = read_recipe(self.recipe_file)
+        return override(recipe, extend(changes, recipe=recipe, done=self.done(), path=self.path))
+
+    def change(self, recipe: Recipe) -> str:
+        """Let the run go on with another recipe, where that is sound; what changes is said, and noted in the metrics.
+
+        The note comes first: where the process ends before the recipe is written, the change is made again.
+        """
+        before = read_recipe(self.recipe_file)
+        changed = find_differences(before, recipe) if self.has_progress else []
+        if not changed:
+            return ""
+        done = self.done()
+        said = judge(changed, before=before, after=recipe, done=done, path=self.path)
+        self.append_metrics(done.as_record(changed))
+        if self.model.is_dir() and not done.is_all_of(recipe):  # it is no longer the run's last word
+            kept = self.path / f"model_epoch_{done.epoch:g}"
+            remove(kept)
+            self.model.rename(kept)
+        self.write_text(self.recipe_file, write_yaml(recipe))
+        return said
+
+    def done(self) -> Done:
+        """How far the run has come, by its newest checkpoint."""
+        stage, step = divmod(max(Checkpoints(self.checkpoints).steps(), default=0), STEPS_OF_STAGE)
+        return Done.of(self.read_metrics(), stage=stage, step=step)
+
+    def _clear(self) -> None:
+        """Remove what a killed process left half-written, and finish what it had decided."""
+        if self.model.is_dir():
+            settle(self.model)
+        for folder in (self.path, self.checkpoints, self.model):
+            if folder.is_dir():
+                for path in filter(is_partial, list(folder.iterdir())):
+                    remove(path)
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """The folder for this process alone, made if need be; the lock goes with the process, however it ends."""
+        """The folder for this process alone, made if need be; the lock goes with the process, however it ends.
+
+        A run that is just ending is waited for.
+        """
         self.make()
+        lock = self.path / _LOCK_FILE
         with contextlib.ExitStack() as stack:
             try:
-                stack.enter_context(locked(self.path / _LOCK_FILE, waits=False))
+                stack.enter_context(locked(lock, patience=PATIENCE))
             except BlockingIOError:
                 raise ValueError(f"{self.path} is in use by another process: a run of it is going on") from None
+            self._mark = secrets.token_bytes(8)
+            lock.write_bytes(self._mark)
             yield
 
     def write_text(self, path: Path, text: str) -> None:
@@ -101,6 +185,7 @@ class RunFolder:
 
     def append_metrics(self, record: Mapping[str, Any]) -> None:
         """Append one line of metrics; a kill leaves every line whole, but for the last."""
+        self.check_present()
         try:
             with self.metrics_file.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(record) + "\n")
@@ -118,9 +203,16 @@ class RunFolder:
         return [record for record in records if _has_place(record)]
 
     def forget_metrics(self, *, stage: int, step: int) -> None:
-        """Drop what was measured after the checkpoint that the run goes on from: it will be measured again."""
+        """Drop what was measured after the checkpoint that the run goes on from: it will be measured again.
+
+        Changes of the recipe stay.
+        """
         records = self.read_metrics()
-        kept = [record for record in records if (record["stage"], record["step"]) <= (stage, step)]
+        kept = [
+            record
+            for record in records
+            if (record["stage"], record["step"]) <= (stage, step) or record.get("kind") == CHANGE
+        ]
         if self.metrics_file.is_file():
             self.write_text(self.metrics_file, "".join(json.dumps(record) + "\n" for record in kept))
 
@@ -162,16 +254,6 @@ def find_run(path: str | os.PathLike[str]) -> RunFolder:
     return folder
 
 
-def _differences(old: Recipe, new: Recipe) -> list[str]:
-    before, after = dict(_flat(old.model_dump())), dict(_flat(new.model_dump()))
-    keys = [key for key in before | after if before.get(key) != after.get(key) and not _is_changeable(key)]
-    return [f"{key} was {before.get(key)!r}, now {after.get(key)!r}" for key in keys]
-
-
-def _is_changeable(key: str) -> bool:
-    return key in _CHANGEABLE or key.startswith(_CHANGEABLE_GROUPS)
-
-
 def _is_passing(path: Path) -> bool:
     """Whether a file may be there before there is a run: the lock, or what a killed process left half-written."""
     return path.name == _LOCK_FILE or is_partial(path)
@@ -180,11 +262,3 @@ def _is_passing(path: Path) -> bool:
 def _has_place(record: object) -> bool:
     """Whether a line of metrics says where it belongs."""
     return isinstance(record, dict) and all(type(record.get(key)) is int for key in ("stage", "step"))
-
-
-def _flat(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in content.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value

@@ -29,6 +29,7 @@ class Outcome:
     seconds: float
     images_per_second: float  # of the last stage: its median
     data_wait: float  # share of the time in which the model waited for data, in the last stage
+    device: str  # empty where nobody knows
     is_complete: bool
     measure: Measure  # what decides which evaluation is the best
     last: Line | None  # evaluation of the last stage
@@ -61,8 +62,15 @@ class Outcome:
         if self.data_wait < _LITTLE_WAITING:
             return f"Data loading keeps up: {waited}."
         if self.data_wait < _MUCH_WAITING:
-            return f"Data loading costs a little speed: {waited}; more workers may help."
-        return f"Data loading holds the run back: {waited}; use more workers, or store smaller images."
+            return f"Data loading costs a little speed: {waited}; {self._remedy}."
+        return f"Data loading holds the run back: {waited}; {self._remedy}."
+
+    @property
+    def _remedy(self) -> str:
+        """What makes loading faster."""
+        if self.device.startswith("cpu"):
+            return "it shares the cores with the model, so more workers hardly help, and images stored smaller do"
+        return "more workers, up to one a core, or images stored smaller help"
 
 
 def measure_outcome(run: RunRecord) -> Outcome:
@@ -82,6 +90,7 @@ def measure_outcome(run: RunRecord) -> Outcome:
         seconds=_sum_sittings([number(line, "seconds") for line in run.train]),
         images_per_second=_median([number(line, "images_per_second") for line in train]),
         data_wait=_mean([number(line, "data_wait") for line in train]),
+        device=str(run.plan.get("device", "")),
         is_complete=run.is_complete,
         measure=measure,
         last=evaluations[-1] if evaluations else None,
