@@ -26,7 +26,7 @@ from vitrail.cli import (
     retrieve,
     train,
 )
-from vitrail.settings.own import allow_own
+from vitrail.settings.own import allow_own, trusting_files
 
 # The one table of verbs. A verb is a module with `SUMMARY`, `add_arguments(parser)` and `run(arguments) -> int`; it
 # imports whatever is heavy inside `run`, so that help answers at once.
@@ -48,6 +48,8 @@ VERBS = {
     "pack": pack,
 }
 
+_TRUST = "--trust"
+_WITHOUT_FILES = ("models", "download")  # verbs that read no recipe, run or model of anyone's
 _BAD_USAGE = 2
 _INTERRUPTED = 130  # 128 + SIGINT, what shells report
 _BROKEN_PIPE = 141  # 128 + SIGPIPE
@@ -120,6 +122,9 @@ def _run(argv: list[str]) -> int:
     for name, module in VERBS.items():
         parsers[name] = subparsers.add_parser(name, help=module.SUMMARY, description=module.__doc__, allow_abbrev=False)
         module.add_arguments(parsers[name])
+        if name not in _WITHOUT_FILES:
+            trust = "import code (module:name) that a recipe, run or model names without your having typed it"
+            parsers[name].add_argument(_TRUST, action="store_true", help=trust)
 
     # No option before the verb takes a value, so the first word is the verb: looked up here for a better message.
     verb = next((word for word in argv if not word.startswith("-")), None)
@@ -127,6 +132,9 @@ def _run(argv: list[str]) -> int:
         raise ValueError("help is an option, not a verb: vitrail --help")
     if verb is not None and verb not in VERBS:
         parser.error(f"unknown verb {verb!r}{_suggest(verb, list(VERBS))}")
+    trusts = verb not in (None, *_WITHOUT_FILES) and _TRUST in argv
+    if trusts:  # anywhere, also behind an action of the verb
+        argv = [word for word in argv if word != _TRUST]
     try:
         arguments, unknown = parser.parse_known_args(argv)
     except SystemExit:  # --help and --version have printed their answer
@@ -145,7 +153,9 @@ def _run(argv: list[str]) -> int:
         parser.reject(unknown[0])
     if verb is None:
         parser.error(f"a verb is missing: {', '.join(VERBS)}")
-    return VERBS[verb].run(arguments)
+    arguments.trust = trusts
+    with trusting_files() if trusts else contextlib.nullcontext():
+        return VERBS[verb].run(arguments)
 
 
 def _suggest(word: str, choices: list[str]) -> str:

@@ -31,7 +31,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     from vitrail.training.start import train_here
 
-    return train_here(recipe, folder, again=["train", arguments.recipe, *arguments.settings])
+    again = ["train", arguments.recipe, *arguments.settings, *(["--trust"] if arguments.trust else [])]
+    return train_here(recipe, folder, again=again)
 
 
 def _read(arguments: argparse.Namespace) -> "tuple[Recipe, RunFolder]":
