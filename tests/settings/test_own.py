@@ -113,7 +113,7 @@ def test_the_form_of_a_name(text: str, expected: bool) -> None:
 def test_nothing_is_imported_that_the_user_did_not_type(here: Path) -> None:
     said = (
         r"^the loss mine:loss is code that a file names, and nothing of it was run: it would import "
-        rf"{re.escape(str(here / 'mine.py'))} and call loss; if you trust it, add --trust or name mine:loss in the command"
+        rf"{re.escape(str(here / 'mine.py'))} and call loss; if you trust it, add --trust or name mine:loss"
     )
     with pytest.raises(ValueError, match=said):
         load_own("mine:loss", what="loss")

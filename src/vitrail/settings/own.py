@@ -60,8 +60,8 @@ def load_own(text: str, *, what: str) -> Callable[..., Any]:
     if not _is_allowed(text):
         raise ValueError(
             f"the {what} {text} is code that a file names, and nothing of it was run: it would import "
-            f"{_find_file(match['module'])} and call {match['name']}; if you trust it, add --trust or name {text} in the "
-            f"command itself ({ENVIRONMENT_VARIABLE}={text} does it too, in Python vitrail.allow_own({text!r}))"
+            f"{_find_file(match['module'])} and call {match['name']}; if you trust it, add --trust or name {text} in "
+            f"the command itself ({ENVIRONMENT_VARIABLE}={text} does it too, in Python vitrail.allow_own({text!r}))"
         )
     with working_directory_on_path():
         return _import(text, module=match["module"], name=match["name"], what=what)

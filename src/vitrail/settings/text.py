@@ -32,15 +32,13 @@ for _kind in (_Loader, _Dumper):
 
 def read_recipe(path: Path) -> Recipe:
     """The recipe in a YAML file, of this format or of one before it."""
-    try:
-        content = parse(path.read_text(encoding="utf-8"), label=str(path))
-    except OSError as error:
-        raise ValueError(f"cannot read the recipe {path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ValueError(f"{path} is not a text file: a recipe is YAML") from None
+    from vitrail.storage import content_of, read_text
+
+    content = parse(read_text(path, label=f"the recipe {path}", remedy="it must be a file of YAML"), label=str(path))
     if not isinstance(content, dict):
         raise ValueError(f"{path} is not a recipe: it must hold keys and values, as `vitrail recipes show` prints them")
-    return make_recipe(migrate(content), label=str(path))
+    with content_of(path, remedy="`vitrail recipes show NAME` prints what a recipe holds"):
+        return make_recipe(migrate(content), label=str(path))
 
 
 def make_recipe(content: Mapping[str, Any], *, label: str) -> Recipe:
@@ -191,13 +189,9 @@ def _parse_text(key: str, text: str) -> str | None:
 
 def parse(text: str, *, label: str) -> Any:
     """Read YAML, without running code."""
-    try:
-        return yaml.load(text, Loader=_Loader)
-    except yaml.YAMLError as error:
-        problem = getattr(error, "problem", None) or "it cannot be read"
-        mark = getattr(error, "problem_mark", None)
-        where = f" in line {mark.line + 1}" if mark else ""
-        raise ValueError(f"{label} is not valid YAML{where}: {problem}") from None
+    from vitrail.storage import parse_yaml
+
+    return parse_yaml(text, label=label, loader=_Loader)
 
 
 def stage_of(recipe: Recipe, number: int) -> Recipe:

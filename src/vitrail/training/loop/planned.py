@@ -14,6 +14,8 @@ from vitrail.training.parallel.sharding import is_sharded
 from vitrail.training.runs.environment import describe_environment
 from vitrail.training.runs.run_folder import RunFolder
 
+_MICRO_BATCH = "micro_batch_"  # before the number of the stage, a key of plan.json
+
 
 def plan_micro_batch(
     model: Model, task: Task[Any], *, stage: int, num_samples: int, folder: RunFolder, world: World
@@ -22,8 +24,8 @@ def plan_micro_batch(
 
     Sums round differently in other parts, so that a run goes on with the same. All processes get the same.
     """
-    site, key, given = task.site, f"micro_batch_{stage}", task.recipe.run.micro_batch
-    plan = world.share(folder.read_json(folder.plan_file) if world.is_main else None)
+    site, key, given = task.site, f"{_MICRO_BATCH}{stage}", task.recipe.run.micro_batch
+    plan = world.share(read_plan(folder) if world.is_main else None)
     if given is not None:
         plan[key] = given
     elif key not in plan:
@@ -39,6 +41,18 @@ def plan_micro_batch(
     if world.is_main:
         folder.write_json(folder.plan_file, plan | describe_environment(site.device, site.dtype))
     return plan[key]
+
+
+def read_plan(folder: RunFolder) -> dict[str, Any]:
+    """The content of plan.json, where micro-batches are whole numbers."""
+    plan = folder.read_json(folder.plan_file)
+    for key, value in plan.items():
+        if key.startswith(_MICRO_BATCH) and (type(value) is not int or value < 1):
+            raise ValueError(
+                f"{folder.plan_file}: {key} must be a whole number of at least 1, not {str(value)[:80]!r}: restore "
+                "it, or delete the file to have it made anew"
+            )
+    return plan
 
 
 def make_trial(task: Task[Any]) -> Callable[[nn.Module, int], Tensor]:

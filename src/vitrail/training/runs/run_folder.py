@@ -11,7 +11,7 @@ from typing import Any
 
 from vitrail.settings.recipe import Recipe
 from vitrail.settings.text import read_recipe, write_yaml
-from vitrail.storage import is_partial, locked, read_json_object, write_json, write_text
+from vitrail.storage import is_partial, locked, read_json_lines, read_json_object, write_json, write_text
 
 # Settings that may change when a run goes on: they decide how it is computed, not what.
 _CHANGEABLE = ("data.workers", "data.spec", "data.val", "data.max_broken", "evaluation.batch_size", "name")
@@ -110,11 +110,7 @@ class RunFolder:
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """All whole lines; what says of no step that it was measured there is passed over."""
-        records = []
-        if self.metrics_file.is_file():
-            for line in self.metrics_file.read_text(encoding="utf-8", errors="replace").splitlines():
-                with contextlib.suppress(json.JSONDecodeError):
-                    records.append(json.loads(line))
+        records = read_json_lines(self.metrics_file) if self.metrics_file.is_file() else []
         return [record for record in records if _has_place(record)]
 
     def forget_metrics(self, *, stage: int, step: int) -> None:
