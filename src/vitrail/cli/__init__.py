@@ -50,6 +50,8 @@ VERBS = {
 
 _TRUST = "--trust"
 _WITHOUT_FILES = ("models", "download")  # verbs that read no recipe, run or model of anyone's
+_TOO_LARGE = "lower image_size, batch_size or run.micro_batch, or take a smaller model"
+_NO_MEMORY = ("can't allocate memory", "out of memory", "Storage size calculation overflowed")  # torch's words
 _BAD_USAGE = 2
 _INTERRUPTED = 130  # 128 + SIGINT, what shells report
 _BROKEN_PIPE = 141  # 128 + SIGPIPE
@@ -103,6 +105,11 @@ def _answer(argv: list[str] | None) -> int:
     except ValueError as error:
         print("vitrail: error:", " ".join(str(error).split()), file=sys.stderr)
         return _BAD_USAGE
+    except (MemoryError, RuntimeError) as error:
+        if not _is_of_memory(error):
+            raise
+        print(f"vitrail: error: there is not enough memory for this: {_TOO_LARGE}", file=sys.stderr)
+        return _BAD_USAGE
     except SystemExit as error:
         return error.code if isinstance(error.code, int) else 0
     except KeyboardInterrupt:
@@ -112,6 +119,10 @@ def _answer(argv: list[str] | None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _BROKEN_PIPE
     return code
+
+
+def _is_of_memory(error: Exception) -> bool:
+    return isinstance(error, MemoryError) or any(words in str(error) for words in _NO_MEMORY)
 
 
 def _run(argv: list[str]) -> int:

@@ -207,17 +207,19 @@ def make_trained(
                 f"{label}: {TASK_FILE} names {len(classes)} classes and the model has {model.config.num_classes}"
             )
     preprocessing = model.preprocessing
-    view = EvaluationView(
-        image_size=image_size or model.image_size,
-        crop_ratio=preprocessing.crop_ratio,
-        interpolation=preprocessing.interpolation,
-    )
+    with content_of(f"{label}: the preprocessing in {CONFIG_FILE}", remedy="save the model again"):
+        view = EvaluationView(
+            image_size=image_size or model.image_size,
+            crop_ratio=preprocessing.crop_ratio,
+            interpolation=preprocessing.interpolation,
+        )
+        normalize = Normalize(mean=preprocessing.mean, std=preprocessing.std)
     return Trained(
         model=model.resized(view.image_size).eval(),
         classes=classes,
         coarse=coarse,
         view=view,
-        normalize=Normalize(mean=preprocessing.mean, std=preprocessing.std),
+        normalize=normalize,
         level=level,
         task=str((description or {}).get("task", "classify")),
         uses_labels=bool((description or {}).get("uses_labels", True)),
@@ -225,7 +227,7 @@ def make_trained(
 
 
 def _read_names(names: object) -> tuple[str, ...]:
-    if not isinstance(names, (list, tuple)) or any(isinstance(name, (dict, list)) for name in names):
+    if not isinstance(names, (list, tuple)) or not all(type(name) in (str, int) for name in names):
         raise ValueError("classes is no list of names")
     return tuple(map(str, names))
 

@@ -5,12 +5,15 @@ The sentence below each field is its description: `vitrail recipes show` prints 
 
 import math
 from collections.abc import Mapping, Set
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
-ImageSize = PositiveInt | tuple[PositiveInt, PositiveInt]
+from vitrail.settings.limits import MAX_SIDE
+
+Side = Annotated[int, Field(ge=1, le=MAX_SIDE)]
+ImageSize = Side | tuple[Side, Side]
 
 
 class Section(BaseModel):
