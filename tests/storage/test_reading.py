@@ -115,7 +115,7 @@ def test_yaml_that_harms_its_reader_is_one_line(text: str, reason: str) -> None:
 def test_what_goes_wrong_with_a_content_names_its_file() -> None:
     with pytest.raises(ValueError, match=r"^a\.json holds wrong values \(KeyError 'x'\): do this$"):  # noqa: SIM117
         with content_of("a.json", remedy="do this"):
-            {}["x"]
+            dict[str, int]()["x"]
     with pytest.raises(ValueError, match=r"^a\.json: x is missing$"), content_of("a.json", remedy="do this"):
         raise ValueError("a.json: x is missing")
 

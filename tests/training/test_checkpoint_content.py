@@ -34,7 +34,7 @@ def run(stopped: Path, tmp_path: Path) -> Path:
 
 
 def spoil(run: Path, key: str, value: Any) -> Path:
-    """Give a part of the checkpoint, by its dotted key, another value; `...` takes it away."""
+    """Give a part of the checkpoint, by its keys with / between them, another value; `...` takes it away."""
     (file,) = (run / "checkpoints").glob("step_*.pt")
     state = place = torch.load(file, weights_only=True)
     *outer, last = key.split("/")
@@ -63,13 +63,17 @@ def test_every_part_must_be_there_and_of_its_type(run: Path, key: str) -> None:
     [
         ("stage", 7, "it is of stage 7 and the recipe has 1, counted from 0"),
         ("step", 5, "it is of step 5 of stage 0, and its name of another"),
-        ("model/head.weight", ..., 'Missing key(s) in state_dict: "head.weight"'),
-        ("model/head.weight", torch.zeros(2), "size mismatch for head.weight"),
+        ("model/norm.weight", ..., 'Missing key(s) in state_dict: "norm.weight"'),
+        ("model/norm.weight", torch.zeros(2), "size mismatch for norm.weight"),
         ("optimizer/param_groups", [], "different number of parameter groups"),
         ("optimizer/state/0/exp_avg", ..., "KeyError 'exp_avg'"),
-        ("optimizer/state/0/exp_avg", torch.zeros(3), "must match the size"),
+        (
+            "optimizer/state/0/exp_avg",
+            torch.zeros(3),
+            "exp_avg of parameter 0 of the optimizer is [3], not of its shape",
+        ),
         ("average/weights", {}, "the moving average is of another model"),
-        ("average/num_updates", "x", "its average"),
+        ("average/num_updates", "x", "num_updates of the moving average is no count"),
         ("best/epoch", ..., "its best has no value and epoch"),
     ],
 )
