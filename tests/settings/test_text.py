@@ -1,6 +1,7 @@
 """Recipes as text: what is written is read back, and every mistake is one line that names the key."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -154,3 +155,15 @@ def test_every_short_key_stands_for_a_key_and_all_are_documented() -> None:
     assert set(short_keys().values()) <= set(all_keys())
     with pytest.raises(ValueError, match="frozen"):
         ClassifyRecipe().epochs = 3
+
+
+def test_lists_without_an_end_and_long_values_are_one_short_line() -> None:
+    deep: dict[str, Any] = {}
+    for _ in range(3000):
+        deep = {"a": deep}
+    with pytest.raises(ValueError, match=r"model\.settings cannot be .*nested too deeply"):
+        change(ClassifyRecipe(), {"model.settings": deep})
+    with pytest.raises(ValueError, match=r"^image_size=.*input should be less than or equal to 8192"):
+        change(ClassifyRecipe(), {"image_size": 10**4000})
+    with pytest.raises(ValueError, match=r"epochs cannot be 'x{119}\.\.\.: "):
+        change(ClassifyRecipe(), {"epochs": "x" * 5000})

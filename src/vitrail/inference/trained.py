@@ -189,7 +189,9 @@ def make_trained(
     if description is not None:
         with content_of(f"{label}: {TASK_FILE}", remedy="restore it, or delete it to do without names of classes"):
             # A task that names itself may have no classes; a file of before always has.
-            named = description["classes"] if "task" not in description else description.get("classes")
+            named = description.get("classes")
+            if named is None and "task" not in description:
+                raise ValueError("it is incomplete, without classes")
             classes = None if named is None else _read_names(named)
             level = description.get("level")
             if level is not None and not isinstance(level, str):

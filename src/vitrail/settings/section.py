@@ -44,6 +44,10 @@ class Section(BaseModel):
         items = value if isinstance(value, (list, tuple)) else (value,)
         if field.annotation not in (bool, bool | None) and any(isinstance(item, bool) for item in items):
             raise PydanticCustomError("no_number", "true and false are no values of it")
+        if isinstance(value, (Mapping, list, tuple)):
+            from vitrail.storage import check_nesting
+
+            check_nesting(value)
         if isinstance(value, Mapping) and _has_infinite(value):  # of other fields pydantic sees to it
             raise PydanticCustomError("no_number", "numbers must be finite")
         return value

@@ -2,7 +2,7 @@
 
 import difflib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from vitrail.settings.recipe import Recipe
 from vitrail.settings.section import Section
 
 _COMMENT_COLUMN = 34
+_SHOWN = 120  # characters of a value in a message
 _LAST_GROUPS = ("optimizer", "schedule", "regularisation", "evaluation", "run")
 _SCIENTIFIC = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$")
 
@@ -67,7 +68,7 @@ def change(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
     With another `task` it keeps what that one has too. A key that only a task has which knows all of this recipe's
     settings makes it a recipe of that task: teacher=RUN makes distillation of classification.
     """
-    label = ", ".join(f"{key}={value}" for key, value in changes.items())
+    label = ", ".join(f"{key}={_shorten(value, show=str)}" for key, value in changes.items())
     changes = {long_key(key): value for key, value in changes.items()}
     changes = {key: value for key, value in changes.items() if value is not None or not _is_of_another(key, recipe)}
     kind = _kind_after(recipe, changes, label=label)
@@ -249,7 +250,16 @@ def _explain(error: ValidationError, kind: type[Recipe]) -> str:
     if first["type"] == "extra_forbidden":
         return _unknown(key, kind)
     message = first["msg"][:1].lower() + first["msg"][1:]
-    return f"{key} cannot be {first['input']!r}: {message}"
+    return f"{key} cannot be {_shorten(first['input'])}: {message}"
+
+
+def _shorten(value: Any, *, show: Callable[[Any], str] = repr) -> str:
+    """A value as a text, as far as a line has room for it."""
+    try:
+        text = show(value)
+    except (ValueError, RecursionError):  # of a number of too many digits, of lists in each other
+        return f"this {type(value).__name__}"
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
 def _is_type_tag(part: int | str) -> bool:
