@@ -244,7 +244,7 @@ def test_erased_pixels_are_normal_noise_with_the_mean_and_spread_of_imagenet() -
         (lambda: RandomErasing(0.25, area=0.5), "the area of erasing is 0.5"),  # type: ignore[arg-type]
         (lambda: RandomErasing(0.25, area=(0.5, 2.0)), "the area of erasing is"),
         (lambda: EvaluationView(image_size=-1), "the image size is -1"),
-        (lambda: EvaluationView(crop_ratio=0.0), "the crop ratio is 0.0; it must be above 0 and at most 1"),
+        (lambda: EvaluationView(crop_ratio=0.0), "the crop ratio is 0.0; it must be at least 0.01 and at most 1"),
         (lambda: EvaluationView(interpolation="random"), "unknown interpolation of a test picture 'random'"),
     ],
 )

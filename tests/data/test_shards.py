@@ -168,6 +168,8 @@ def test_shards_and_folders_hold_images_of_the_same_extensions(tmp_path: Path, e
         {"names": [1, 2]},
         {"names": "ab"},
         {"offsets": [512, "1536"]},
+        {"offsets": [512, 10**30]},
+        {"sizes": [1, 10**12]},
         {"sizes": [1, -1]},
         {"sizes": [1, True]},
         {"labels": {"label": [0, [1]]}},

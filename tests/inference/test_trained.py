@@ -1,6 +1,7 @@
 """Finding and loading a trained model: of a run, finished or not, and of a saved folder."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -102,7 +103,27 @@ def test_classes_that_do_not_fit_the_model_are_an_error(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="names 2 classes and the model has 3"):
         load_trained(tmp_path)
     (tmp_path / "classes.json").write_text("{}")
-    with pytest.raises(ValueError, match="incomplete"):
+    with pytest.raises(
+        ValueError, match=r"task\.json holds wrong values \(it is incomplete, without classes\): restore"
+    ):
+        load_trained(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ({"classes": "abc"}, "classes is no list of names"),
+        ({"classes": ["a", None, 1.5]}, "classes is no list of names"),
+        ({"task": 3, "classes": ["a", "b", "c"]}, "task is no name: 3"),
+        ({"classes": ["a", "b", "c"], "level": []}, r"level is no name: \[\]"),
+        ({"classes": ["a", "b", "c"], "coarse": {"name": "x", "classes": ["y"], "of": [0, 0, 1]}}, "coarse gives"),
+        ({"classes": ["a", "b", "c"], "coarse": 3}, "TypeError"),
+    ],
+)
+def test_wrong_values_in_a_task_file_are_one_line(tmp_path: Path, content: object, reason: str) -> None:
+    vitrail.save_model(vitrail.create_model("deit_tiny", image_size=32, depth=1, num_classes=3), tmp_path)
+    (tmp_path / "task.json").write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=rf"^{re.escape(str(tmp_path))}: task\.json holds wrong values \({reason}"):
         load_trained(tmp_path)
 
 

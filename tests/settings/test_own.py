@@ -1,6 +1,7 @@
 """Code of one's own by `module:name`: loaded when the user typed it, refused when a file alone names it."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,9 @@ from vitrail.data.datasets import open_dataset
 from vitrail.models.catalog import create_model
 from vitrail.recipes import find_recipe
 from vitrail.settings.own import allow_own, is_own, load_own
+from vitrail.settings.running import RunSettings
 from vitrail.settings.text import read_recipe, write_yaml
+from vitrail.training.parallel.launch import find_place
 
 MINE = """
 from pathlib import Path
@@ -108,7 +111,10 @@ def test_the_form_of_a_name(text: str, expected: bool) -> None:
 
 
 def test_nothing_is_imported_that_the_user_did_not_type(here: Path) -> None:
-    said = r"^the loss mine:loss is code that a file names, .* set VITRAIL_OWN=mine:loss, or give it as a setting"
+    said = (
+        r"^the loss mine:loss is code that a file names, and nothing of it was run: it would import "
+        rf"{re.escape(str(here / 'mine.py'))} and call loss; if you trust it, add --trust or name mine:loss"
+    )
     with pytest.raises(ValueError, match=said):
         load_own("mine:loss", what="loss")
     assert not (here / "imported").exists()
@@ -139,9 +145,31 @@ def test_a_recipe_file_brings_no_code(
     path = here / "downloaded.yaml"
     path.write_text(write_yaml(tiny_recipe("model.settings={}", "model=deit_tiny", *words)), encoding="utf-8")
     assert read_recipe(path)  # reading and showing it is harmless
-    assert main(["train", str(path), "out=run"]) == 2
-    assert f"the {what} is code that a file names" in capsys.readouterr().err
+    for command in (["train", str(path), "out=run"], ["plan", str(path)], ["train", "out=run"]):
+        assert main(command) == 2
+        assert f"the {what} is code that a file names" in capsys.readouterr().err
     assert not (here / "imported").exists()
+
+
+def test_trust_is_for_one_command(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "r.yaml").write_text("task: mine:Nothing\n", encoding="utf-8")
+    assert main(["recipes", "show", "r.yaml"]) == 2
+    assert not (here / "imported").exists()
+    assert main(["recipes", "show", "--trust", "r.yaml"]) == 2
+    assert "the task mine:Nothing: mine has no function Nothing" in capsys.readouterr().err
+    assert (here / "imported").exists()
+    assert main(["recipes", "show", "r.yaml"]) == 2
+    assert "the task mine:Nothing is code that a file names" in capsys.readouterr().err
+
+
+def test_processes_that_are_started_import_nothing_of_the_working_directory(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = find_place(RunSettings(devices=2), {})
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry not in ("", str(here))])
+    assert place.environment(0)["PYTHONSAFEPATH"] == "1"
+    monkeypatch.setattr(sys, "path", ["", *sys.path])
+    assert "PYTHONSAFEPATH" not in place.environment(0).keys() - os.environ.keys()
 
 
 def test_a_run_of_all_that_is_ones_own(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

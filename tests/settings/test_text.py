@@ -1,6 +1,7 @@
 """Recipes as text: what is written is read back, and every mistake is one line that names the key."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -114,7 +115,7 @@ def test_a_mistake_is_one_line_that_names_the_key(word: str, message: str) -> No
 
 
 def test_a_recipe_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"cannot read the recipe .*my\.yaml: No such file"):
+    with pytest.raises(ValueError, match=r"the recipe .*my\.yaml can't be read \(No such file"):
         read_recipe(tmp_path / "my.yaml")
     (tmp_path / "list.yaml").write_text("- 1\n")
     with pytest.raises(ValueError, match="is not a recipe: it must hold keys and values"):
@@ -154,3 +155,15 @@ def test_every_short_key_stands_for_a_key_and_all_are_documented() -> None:
     assert set(short_keys().values()) <= set(all_keys())
     with pytest.raises(ValueError, match="frozen"):
         ClassifyRecipe().epochs = 3
+
+
+def test_lists_without_an_end_and_long_values_are_one_short_line() -> None:
+    deep: dict[str, Any] = {}
+    for _ in range(3000):
+        deep = {"a": deep}
+    with pytest.raises(ValueError, match=r"model\.settings cannot be .*nested too deeply"):
+        change(ClassifyRecipe(), {"model.settings": deep})
+    with pytest.raises(ValueError, match=r"^image_size=.*input should be less than or equal to 8192"):
+        change(ClassifyRecipe(), {"image_size": 10**4000})
+    with pytest.raises(ValueError, match=r"epochs cannot be 'x{119}\.\.\.: "):
+        change(ClassifyRecipe(), {"epochs": "x" * 5000})

@@ -314,10 +314,10 @@ def test_a_checkpoint_leaves_the_memory_before_the_first_step(tmp_path: Path, mo
     run = run_in(tmp_path / "run", *words)
     (run.checkpoints / "step_000000006.pt").unlink()
     shutil.rmtree(run.model)
-    load, kept = stages.load_checkpoint, list[weakref.ref[torch.Tensor]]()
+    load, kept = stages.load_run_state, list[weakref.ref[torch.Tensor]]()
 
-    def remember(path: Path) -> dict[str, Any]:
-        state = load(path)
+    def remember(path: Path, *, num_stages: int) -> dict[str, Any]:
+        state = load(path, num_stages=num_stages)
         tensors = [*state["model"].values(), *(one["exp_avg"] for one in state["optimizer"]["state"].values())]
         kept.extend(map(weakref.ref, tensors))
         return state
@@ -333,7 +333,7 @@ def test_a_checkpoint_leaves_the_memory_before_the_first_step(tmp_path: Path, mo
         assert all(id(tensor) in own | moments for tensor in alive)
         begin(self)
 
-    monkeypatch.setattr(stages, "load_checkpoint", remember)
+    monkeypatch.setattr(stages, "load_run_state", remember)
     monkeypatch.setattr(stage.Stage, "run", look)
     run_in(run.path, *words)
 

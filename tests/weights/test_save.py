@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -240,3 +241,38 @@ def test_an_embedding_without_its_settings_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(ValueError, match="trunk and head of an embedding must be objects with their settings"):
         load_model(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "reason"),
+    [
+        ("depth", 10**6, "depth is 1,000,000 and the weights beside it have"),
+        ("dim", 2**50, "dim is 1,125,899,906,842,624 and the weights beside it have no side longer than"),
+        ("num_classes", 10**8, "num_classes is 100,000,000 and the weights beside it have no side longer than"),
+        ("image_size", 100_000, "image_size 100000 is too large: a side has at most 8192 pixels"),
+        ("mlp_ratio", 1e300, "mlp_ratio is"),
+        ("mlp_ratio", 1e3, "do not fit"),
+        ("num_classes", 3, "they are not those of the settings beside them, get both anew"),
+    ],
+)
+def test_sizes_are_compared_with_the_weights_before_a_model_is_built(
+    key: str, value: float, reason: str, tmp_path: Path
+) -> None:
+    vitrail.save_model(small_model("deit_tiny"), tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["settings"][key] = value
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=re.escape(reason)) as caught:
+        vitrail.load_model(tmp_path)
+    message = str(caught.value)
+    assert message.startswith(str(tmp_path))
+    assert "\n" not in message
+    assert "reset_head" not in message
+
+
+def test_saving_a_model_twice_gives_the_same_bytes(tmp_path: Path) -> None:
+    model = small_model("cait_xxs24")
+    for name in ("one", "other"):
+        vitrail.save_model(model, tmp_path / name)
+    for name in ("model.safetensors", "config.json"):
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "other" / name).read_bytes()

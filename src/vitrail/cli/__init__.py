@@ -27,7 +27,7 @@ from vitrail.cli import (
     retrieve,
     train,
 )
-from vitrail.settings.own import allow_own
+from vitrail.settings.own import allow_own, trusting_files
 
 # The one table of verbs. A verb is a module with `SUMMARY`, `add_arguments(parser)` and `run(arguments) -> int`; it
 # imports whatever is heavy inside `run`, so that help answers at once.
@@ -49,6 +49,10 @@ VERBS = {
     "pack": pack,
 }
 
+_TRUST = "--trust"
+_WITHOUT_FILES = ("models", "download")  # verbs that read no recipe, run or model of anyone's
+_TOO_LARGE = "lower image_size, batch_size or run.micro_batch, or take a smaller model"
+_NO_MEMORY = ("can't allocate memory", "out of memory", "Storage size calculation overflowed")  # torch's words
 _BAD_USAGE = 2
 _INTERRUPTED = 130  # 128 + SIGINT, what shells report
 _BROKEN_PIPE = 141  # 128 + SIGPIPE
@@ -102,6 +106,11 @@ def _answer(argv: list[str] | None) -> int:
     except ValueError as error:
         print("vitrail: error:", " ".join(str(error).split()), file=sys.stderr)
         return _BAD_USAGE
+    except (MemoryError, RuntimeError) as error:
+        if not _is_of_memory(error):
+            raise
+        print(f"vitrail: error: there is not enough memory for this: {_TOO_LARGE}", file=sys.stderr)
+        return _BAD_USAGE
     except SystemExit as error:
         return error.code if isinstance(error.code, int) else 0
     except KeyboardInterrupt:
@@ -113,6 +122,10 @@ def _answer(argv: list[str] | None) -> int:
     return code
 
 
+def _is_of_memory(error: Exception) -> bool:
+    return isinstance(error, MemoryError) or any(words in str(error) for words in _NO_MEMORY)
+
+
 def _run(argv: list[str]) -> int:
     parser = _Parser(prog="vitrail", allow_abbrev=False, description="Vision transformers and their relatives.")
     parser.add_argument("--version", action="version", version=f"vitrail {vitrail.__version__}")
@@ -121,6 +134,9 @@ def _run(argv: list[str]) -> int:
     for name, module in VERBS.items():
         parsers[name] = subparsers.add_parser(name, help=module.SUMMARY, description=module.__doc__, allow_abbrev=False)
         module.add_arguments(parsers[name])
+        if name not in _WITHOUT_FILES:
+            trust = "import code (module:name) that a recipe, run or model names without your having typed it"
+            parsers[name].add_argument(_TRUST, action="store_true", help=trust)
 
     # No option before the verb takes a value, so the first word is the verb: looked up here for a better message.
     verb = next((word for word in argv if not word.startswith("-")), None)
@@ -128,6 +144,9 @@ def _run(argv: list[str]) -> int:
         raise ValueError("help is an option, not a verb: vitrail --help")
     if verb is not None and verb not in VERBS:
         parser.error(f"unknown verb {verb!r}{_suggest(verb, list(VERBS))}")
+    trusts = verb not in (None, *_WITHOUT_FILES) and _TRUST in argv
+    if trusts:  # anywhere, also behind an action of the verb
+        argv = [word for word in argv if word != _TRUST]
     try:
         arguments, unknown = parser.parse_known_args(argv)
     except SystemExit:  # --help and --version have printed their answer
@@ -148,7 +167,9 @@ def _run(argv: list[str]) -> int:
         parser.error(f"a verb is missing: {', '.join(VERBS)}")
     if verb != "train" and signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # a run notes Ctrl-C as soon as it steps
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    return VERBS[verb].run(arguments)
+    arguments.trust = trusts
+    with trusting_files() if trusts else contextlib.nullcontext():
+        return VERBS[verb].run(arguments)
 
 
 def _suggest(word: str, choices: list[str]) -> str:

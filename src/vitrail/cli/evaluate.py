@@ -78,5 +78,5 @@ def _numbers(text: str | None, option: str, kind: Callable[[str], Any]) -> list[
     except ValueError:
         numbers = []
     if text is not None and (not numbers or min(numbers) <= 0):
-        raise ValueError(f"{option} takes positive numbers with commas between them, not {text!r}")
+        raise ValueError(f"{option} takes positive numbers with commas between them, not {text[:60]!r}")
     return numbers

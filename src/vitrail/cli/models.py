@@ -87,9 +87,10 @@ def _as_json(entries: "list[CatalogEntry]") -> str:
 
     from vitrail.models.figures import SCORES, SETUPS
     from vitrail.models.published import list_published
+    from vitrail.storage import parse_json
 
     def number(text: str | None) -> float | None:
-        return None if text is None else json.loads(text)  # a printed count such as "86.6" or "1e3" is a JSON number
+        return None if text is None else parse_json(text)  # a printed count such as "86.6" or "1e3" is a JSON number
 
     records = []
     for entry in entries:

@@ -34,8 +34,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     from vitrail.training.start import train_here
 
-    is_changing = "=" in arguments.recipe
-    return train_here(recipe, folder, again=["train", arguments.recipe, *arguments.settings], is_changing=is_changing)
+    again = ["train", arguments.recipe, *arguments.settings, *(["--trust"] if arguments.trust else [])]
+    return train_here(recipe, folder, again=again, is_changing="=" in arguments.recipe)
 
 
 def _read(arguments: argparse.Namespace) -> "tuple[Recipe, RunFolder]":

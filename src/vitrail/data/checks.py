@@ -5,6 +5,8 @@ import operator
 from collections.abc import Sequence
 from numbers import Integral, Real
 
+from vitrail.settings.limits import MAX_SIDE, MIN_CROP_RATIO
+
 INTERPOLATIONS = ("bicubic", "bilinear", "random")
 
 
@@ -49,9 +51,9 @@ def check_range(what: str, bounds: tuple[float, float], *, low: float = 0.0, hig
 
 
 def check_crop_ratio(crop_ratio: float) -> None:
-    """Refuse a ratio outside (0, 1]: a larger picture than the resized image would have empty borders."""
-    if not (is_number(crop_ratio) and 0 < crop_ratio <= 1):
-        raise ValueError(f"the crop ratio is {crop_ratio!r}; it must be above 0 and at most 1")
+    """Refuse a ratio outside [0.01, 1]: a larger picture than the resized image would have empty borders."""
+    if not (is_number(crop_ratio) and MIN_CROP_RATIO <= crop_ratio <= 1):
+        raise ValueError(f"the crop ratio is {crop_ratio!r}; it must be at least {MIN_CROP_RATIO} and at most 1")
 
 
 def as_pair(image_size: int | tuple[int, int]) -> tuple[int, int]:
@@ -63,6 +65,8 @@ def as_pair(image_size: int | tuple[int, int]) -> tuple[int, int]:
         height = width = 0
     if min(height, width) < 1 or any(isinstance(side, bool) for side in sides):
         raise ValueError(f"the image size is {image_size!r}; give a whole number of pixels, or (height, width)")
+    if max(height, width) > MAX_SIDE:
+        raise ValueError(f"the image size is {image_size!r}; a side has at most {MAX_SIDE} pixels")
     return height, width
 
 

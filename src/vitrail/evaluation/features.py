@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from vitrail.data.augment import EvaluationView
@@ -23,7 +23,8 @@ from vitrail.evaluation.predict import predict
 from vitrail.layers.classifier import PerClassClassifier
 from vitrail.models.contract import Model
 from vitrail.storage import describe_settings, hash_text, replacing
-from vitrail.storage.tensors import as_bytes, hash_tensors, write_tensors
+from vitrail.storage.reading import WRONG_CONTENT, parse_json
+from vitrail.storage.tensors import as_bytes, hash_tensors, read_tensors, write_tensors
 
 _LOGGER = logging.getLogger(__name__)
 _FORMAT = 1  # of the cached files; part of their key
@@ -194,12 +195,10 @@ def _read(path: Path) -> Embeddings | None:
     try:
         if not path.is_file():
             return None
-        with safe_open(path, framework="pt") as file:
-            unread = json.loads((file.metadata() or {})[_UNREAD_KEY])
-            return Embeddings(
-                file.get_tensor("vectors"), file.get_tensor("indices"), tuple(Problem(*row) for row in unread)
-            )
-    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+        tensors, metadata = read_tensors(path, label=str(path))
+        unread = parse_json(metadata[_UNREAD_KEY])
+        return Embeddings(tensors["vectors"], tensors["indices"], tuple(Problem(*row) for row in unread))
+    except (OSError, *WRONG_CONTENT) as error:
         _LOGGER.warning("%s is damaged (%s): the embeddings are computed again", path, error)
         return None
 

@@ -46,7 +46,7 @@ def match_classes(trained: "Trained", classes: Sequence[str], *, name: str) -> T
         some = ", ".join(map(repr, unknown[:3])) + (", ..." if len(unknown) > 3 else "")
         raise ValueError(
             f"the model does not know {len(unknown)} of the {len(classes)} classes of {name}: {some} "
-            f"(its own begin with {', '.join(map(repr, trained.classes[:3]))})"
+            f"(its own, in its task.json, begin with {', '.join(map(repr, trained.classes[:3]))})"
         )
     return torch.tensor([places[known] for known in classes])
 

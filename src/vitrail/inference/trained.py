@@ -24,13 +24,14 @@ from vitrail.settings.image_recipe import ImageRecipe
 from vitrail.settings.recipe import Recipe
 from vitrail.settings.section import ImageSize
 from vitrail.settings.text import read_recipe, stage_of
-from vitrail.storage import read_json_object
+from vitrail.storage import content_of, read_json_object
 from vitrail.tasks import find_task
 from vitrail.tasks.contract import Answer, Task
 from vitrail.tasks.images.initial_weights import locate_weights
 from vitrail.tasks.site import Site
 from vitrail.training.loop.ema import MovingAverage
-from vitrail.training.runs.checkpoint import Checkpoints, load_checkpoint
+from vitrail.training.runs.checkpoint import Checkpoints, load_run_state
+from vitrail.training.runs.checkpoint_content import REMEDY
 from vitrail.training.runs.run_folder import RunFolder
 from vitrail.weights import load_model
 from vitrail.weights.hub import HUB_PREFIX, HubAddress, fetch
@@ -186,16 +187,19 @@ def make_trained(
     """A model with the content of its task.json, for pictures of the model's own size unless another is given."""
     classes, coarse, level = None, None, None
     if description is not None:
-        try:
+        with content_of(f"{label}: {TASK_FILE}", remedy="restore it, or delete it to do without names of classes"):
             # A task that names itself may have no classes; a file of before always has.
-            named = description["classes"] if "task" not in description else description.get("classes")
-            classes = None if named is None else tuple(map(str, named))
+            named = description.get("classes")
+            if named is None and "task" not in description:
+                raise ValueError("it is incomplete, without classes")
+            classes = None if named is None else _read_names(named)
             level = description.get("level")
+            if level is not None and not isinstance(level, str):
+                raise ValueError(f"level is no name: {level!r}")
+            if not isinstance(description.get("task", ""), str):
+                raise ValueError(f"task is no name: {description['task']!r}")
             if description.get("coarse"):
-                parts = description["coarse"]
-                coarse = Coarse(parts["name"], tuple(parts["classes"]), tuple(parts["of"]))
-        except (KeyError, TypeError):
-            raise ValueError(f"{label}: {TASK_FILE} is incomplete: it must hold classes and coarse") from None
+                coarse = _read_coarse(description["coarse"])
         if not model.config.num_classes:  # it was trained on these labels and answers with an embedding
             classes = coarse = None
         elif classes is not None and (
@@ -205,21 +209,37 @@ def make_trained(
                 f"{label}: {TASK_FILE} names {len(classes)} classes and the model has {model.config.num_classes}"
             )
     preprocessing = model.preprocessing
-    view = EvaluationView(
-        image_size=image_size or model.image_size,
-        crop_ratio=preprocessing.crop_ratio,
-        interpolation=preprocessing.interpolation,
-    )
+    with content_of(f"{label}: the preprocessing in {CONFIG_FILE}", remedy="save the model again"):
+        view = EvaluationView(
+            image_size=image_size or model.image_size,
+            crop_ratio=preprocessing.crop_ratio,
+            interpolation=preprocessing.interpolation,
+        )
+        normalize = Normalize(mean=preprocessing.mean, std=preprocessing.std)
     return Trained(
         model=model.resized(view.image_size).eval(),
         classes=classes,
         coarse=coarse,
         view=view,
-        normalize=Normalize(mean=preprocessing.mean, std=preprocessing.std),
+        normalize=normalize,
         level=level,
         task=str((description or {}).get("task", "classify")),
         uses_labels=bool((description or {}).get("uses_labels", True)),
     )
+
+
+def _read_names(names: object) -> tuple[str, ...]:
+    if not isinstance(names, (list, tuple)) or not all(type(name) in (str, int) for name in names):
+        raise ValueError("classes is no list of names")
+    return tuple(map(str, names))
+
+
+def _read_coarse(parts: Any) -> Coarse:
+    """The coarser classes in a task.json."""
+    names, of = _read_names(parts["classes"]), tuple(parts["of"])
+    if not all(type(place) is int and 0 <= place < len(names) for place in of):
+        raise ValueError("coarse gives classes of that are not in its list")
+    return Coarse(str(parts["name"]), names, of)
 
 
 def read_description(folder: Path) -> dict[str, Any] | None:
@@ -297,13 +317,14 @@ def _load_newest(run: RunFolder, recipe: Recipe) -> tuple[int, Model, dict[str, 
     newest = Checkpoints(run.checkpoints).newest()
     if newest is None:
         raise ValueError(f"{run.path} has neither a model nor a checkpoint yet: train on with vitrail train out=...")
-    state = load_checkpoint(newest)
-    model = _task_of(stage_of(recipe, state["stage"])).make_model(state["data"])
-    model.load_state_dict(state["model"])
-    if state["average"] is not None:
-        average = MovingAverage(model, decay=0.0)
-        average.load_state_dict(state["average"])
-        average.copy_to(model)
+    state = load_run_state(newest, num_stages=recipe.num_stages)
+    with content_of(newest, remedy=REMEDY):
+        model = _task_of(stage_of(recipe, state["stage"])).make_model(state["data"])
+        model.load_state_dict(state["model"])
+        if state["average"] is not None:
+            average = MovingAverage(model, decay=0.0)
+            average.load_state_dict(state["average"])
+            average.copy_to(model)
     _LOGGER.warning("%s has not ended: these are its weights after step %d", run.path, state["step"])
     return state["stage"], model.eval(), state["data"]
 

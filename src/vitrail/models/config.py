@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, TypeVar
 
+from vitrail.settings.limits import MAX_SIDE
+
 
 class Settings(Protocol):
     """Settings of any kind: a dataclass."""
@@ -139,6 +141,8 @@ def whole_sides(image_size: Any) -> int | tuple[int, int]:
         height, width = map(operator.index, sides)
     except (TypeError, ValueError):
         raise ValueError(f"image_size must be a whole number or (height, width), not {image_size!r}") from None
+    if max(height, width) > MAX_SIDE:
+        raise ValueError(f"image_size {image_size!r} is too large: a side has at most {MAX_SIDE} pixels")
     return (height, width) if sides is image_size else height
 
 

@@ -1,6 +1,7 @@
 """What every model takes and gives: Features, and the base class of the models, which answer for themselves."""
 
 import dataclasses
+import math
 import operator
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -49,6 +50,13 @@ class Preprocessing:
     interpolation: str = "bicubic"
     mean: tuple[float, ...] = IMAGENET_MEAN
     std: tuple[float, ...] = IMAGENET_STD
+
+    def __post_init__(self) -> None:
+        for name in ("crop_ratio", "mean", "std"):
+            value = getattr(self, name)
+            numbers = value if isinstance(value, (list, tuple)) else (value,)
+            if not numbers or not all(type(number) in (int, float) and math.isfinite(number) for number in numbers):
+                raise ValueError(f"{name} of the preprocessing is {str(value)[:80]}, which is no finite number")
 
 
 def for_channels(statistic: Sequence[float], in_channels: int) -> tuple[float, ...]:

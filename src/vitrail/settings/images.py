@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 from pydantic import Field, NonNegativeFloat, PositiveInt, field_validator
 from pydantic_core import PydanticCustomError
 
+from vitrail.settings.limits import MIN_CROP_RATIO
 from vitrail.settings.section import ImageSize, Section
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ class AugmentationSettings(Section):
     """smallest and largest share of the image's area that a resized crop takes"""
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
     """smallest and largest aspect ratio, width over height, of a resized crop"""
-    crop_ratio: float = Field(default=0.875, gt=0.0, le=1.0)
+    crop_ratio: float = Field(default=0.875, ge=MIN_CROP_RATIO, le=1.0)
     """side of the centre crop over the short side of the resized image"""
     interpolation: Literal["bicubic", "bilinear", "random"] = "bicubic"
     """interpolation filter of the resizing; random: bicubic or bilinear, by chance"""

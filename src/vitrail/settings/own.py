@@ -2,21 +2,24 @@
 
 Recipes, run folders and models travel between people. What a text in them names is imported only after `allow_own` was
 told the same text: the command line tells it every word that was typed, Python code calls it, and the environment
-variable VITRAIL_OWN holds texts with commas between them.
+variable VITRAIL_OWN holds texts with commas between them. `trusting_files`, the option --trust, takes a file's word.
 """
 
 import importlib
+import importlib.machinery
 import os
 import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 ENVIRONMENT_VARIABLE = "VITRAIL_OWN"
 OWN_PATTERN = r"^(?P<module>[^\W\d]\w*(\.[^\W\d]\w*)*):(?P<name>[^\W\d]\w*)$"
 _OWN = re.compile(OWN_PATTERN)
 _allowed: set[str] = set()
+_trusts_files: ContextVar[bool] = ContextVar("trusts_files", default=False)
 
 
 def is_own(text: str) -> bool:
@@ -33,6 +36,16 @@ def allow_own(*texts: str) -> None:
         _allowed.update(part for part in re.split(r"[=,\s]", text) if is_own(part))
 
 
+@contextmanager
+def trusting_files() -> Iterator[None]:
+    """Let files name code too, inside the block: the user has said that they may."""
+    token = _trusts_files.set(True)
+    try:
+        yield
+    finally:
+        _trusts_files.reset(token)
+
+
 def allowed_texts() -> str:
     """What may be imported, as the environment variable has it: for processes that this one starts."""
     given = os.environ.get(ENVIRONMENT_VARIABLE, "").split(",")
@@ -44,13 +57,25 @@ def load_own(text: str, *, what: str) -> Callable[..., Any]:
     match = _OWN.fullmatch(text)
     if match is None:
         raise ValueError(f"the {what} {text} is not written as module:name, such as mine:{what.replace(' ', '_')}")
-    if text not in _allowed | set(os.environ.get(ENVIRONMENT_VARIABLE, "").split(",")):
+    if not _is_allowed(text):
         raise ValueError(
-            f"the {what} {text} is code that a file names, and no file may bring code: if it is yours, set "
-            f"{ENVIRONMENT_VARIABLE}={text}, or give it as a setting on the command line"
+            f"the {what} {text} is code that a file names, and nothing of it was run: it would import "
+            f"{_find_file(match['module'])} and call {match['name']}; if you trust it, add --trust or name {text} in "
+            f"the command itself ({ENVIRONMENT_VARIABLE}={text} does it too, in Python vitrail.allow_own({text!r}))"
         )
     with working_directory_on_path():
         return _import(text, module=match["module"], name=match["name"], what=what)
+
+
+def _is_allowed(text: str) -> bool:
+    return _trusts_files.get() or text in _allowed or text in os.environ.get(ENVIRONMENT_VARIABLE, "").split(",")
+
+
+def _find_file(module: str) -> str:
+    """The file that an import of the module would run first, found without running it; else the module's name."""
+    package = module.partition(".")[0]
+    found = importlib.machinery.PathFinder.find_spec(package, [os.getcwd(), *sys.path])
+    return found.origin if found is not None and found.origin is not None else module
 
 
 @contextmanager

@@ -5,12 +5,15 @@ The sentence below each field is its description: `vitrail recipes show` prints 
 
 import math
 from collections.abc import Mapping, Set
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
-ImageSize = PositiveInt | tuple[PositiveInt, PositiveInt]
+from vitrail.settings.limits import MAX_SIDE
+
+Side = Annotated[int, Field(ge=1, le=MAX_SIDE)]
+ImageSize = Side | tuple[Side, Side]
 
 
 class Section(BaseModel):
@@ -41,6 +44,10 @@ class Section(BaseModel):
         items = value if isinstance(value, (list, tuple)) else (value,)
         if field.annotation not in (bool, bool | None) and any(isinstance(item, bool) for item in items):
             raise PydanticCustomError("no_number", "true and false are no values of it")
+        if isinstance(value, (Mapping, list, tuple)):
+            from vitrail.storage import check_nesting
+
+            check_nesting(value)
         if isinstance(value, Mapping) and _has_infinite(value):  # of other fields pydantic sees to it
             raise PydanticCustomError("no_number", "numbers must be finite")
         return value

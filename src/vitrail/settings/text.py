@@ -2,7 +2,7 @@
 
 import difflib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from vitrail.settings.recipe import Recipe
 from vitrail.settings.section import Section
 
 _COMMENT_COLUMN = 34
+_SHOWN = 120  # characters of a value in a message
 _LAST_GROUPS = ("optimizer", "schedule", "regularisation", "evaluation", "run")
 _SCIENTIFIC = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$")
 
@@ -32,15 +33,13 @@ for _kind in (_Loader, _Dumper):
 
 def read_recipe(path: Path) -> Recipe:
     """The recipe in a YAML file, of this format or of one before it."""
-    try:
-        content = parse(path.read_text(encoding="utf-8"), label=str(path))
-    except OSError as error:
-        raise ValueError(f"cannot read the recipe {path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ValueError(f"{path} is not a text file: a recipe is YAML") from None
+    from vitrail.storage import content_of, read_text
+
+    content = parse(read_text(path, label=f"the recipe {path}", remedy="it must be a file of YAML"), label=str(path))
     if not isinstance(content, dict):
         raise ValueError(f"{path} is not a recipe: it must hold keys and values, as `vitrail recipes show` prints them")
-    return make_recipe(migrate(content), label=str(path))
+    with content_of(path, remedy="`vitrail recipes show NAME` prints what a recipe holds"):
+        return make_recipe(migrate(content), label=str(path))
 
 
 def make_recipe(content: Mapping[str, Any], *, label: str) -> Recipe:
@@ -69,7 +68,7 @@ def change(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
     With another `task` it keeps what that one has too. A key that only a task has which knows all of this recipe's
     settings makes it a recipe of that task: teacher=RUN makes distillation of classification.
     """
-    label = ", ".join(f"{key}={value}" for key, value in changes.items())
+    label = ", ".join(f"{key}={_shorten(value, show=str)}" for key, value in changes.items())
     changes = {long_key(key): value for key, value in changes.items()}
     changes = {key: value for key, value in changes.items() if value is not None or not _is_of_another(key, recipe)}
     kind = _kind_after(recipe, changes, label=label)
@@ -192,13 +191,9 @@ def _parse_text(key: str, text: str) -> str | None:
 
 def parse(text: str, *, label: str) -> Any:
     """Read YAML, without running code."""
-    try:
-        return yaml.load(text, Loader=_Loader)
-    except yaml.YAMLError as error:
-        problem = getattr(error, "problem", None) or "it cannot be read"
-        mark = getattr(error, "problem_mark", None)
-        where = f" in line {mark.line + 1}" if mark else ""
-        raise ValueError(f"{label} is not valid YAML{where}: {problem}") from None
+    from vitrail.storage import parse_yaml
+
+    return parse_yaml(text, label=label, loader=_Loader)
 
 
 def stage_of(recipe: Recipe, number: int) -> Recipe:
@@ -256,7 +251,16 @@ def _explain(error: ValidationError, kind: type[Recipe]) -> str:
     if first["type"] == "extra_forbidden":
         return _unknown(key, kind)
     message = first["msg"][:1].lower() + first["msg"][1:]
-    return f"{key} cannot be {first['input']!r}: {message}"
+    return f"{key} cannot be {_shorten(first['input'])}: {message}"
+
+
+def _shorten(value: Any, *, show: Callable[[Any], str] = repr) -> str:
+    """A value as a text, as far as a line has room for it."""
+    try:
+        text = show(value)
+    except (ValueError, RecursionError):  # of a number of too many digits, of lists in each other
+        return f"this {type(value).__name__}"
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
 def _is_type_tag(part: int | str) -> bool:

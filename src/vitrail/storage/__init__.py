@@ -6,10 +6,21 @@ The lowest room: it imports nothing of ours, and torch only in `tensors`.
 from vitrail.storage.fingerprints import describe_settings, hash_file, hash_text
 from vitrail.storage.folders import install_folder, replacing_files, settle
 from vitrail.storage.locks import locked
-from vitrail.storage.reading import read_json, read_json_object
+from vitrail.storage.reading import (
+    check_nesting,
+    content_of,
+    parse_json,
+    parse_yaml,
+    read_json,
+    read_json_lines,
+    read_json_object,
+    read_text,
+)
 from vitrail.storage.whole import is_partial, link_whole, remove, replacing, sync, write_json, write_text, write_whole
 
 __all__ = [
+    "check_nesting",
+    "content_of",
     "describe_settings",
     "hash_file",
     "hash_text",
@@ -17,8 +28,12 @@ __all__ = [
     "is_partial",
     "link_whole",
     "locked",
+    "parse_json",
+    "parse_yaml",
     "read_json",
+    "read_json_lines",
     "read_json_object",
+    "read_text",
     "remove",
     "replacing",
     "replacing_files",

@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from vitrail.storage.reading import read_json
 from vitrail.storage.whole import draft_beside, is_partial, sync
 
 _DECIDED = ".update"  # a folder in the folder: files that are its content already and have yet to take their places
@@ -69,6 +70,8 @@ def settle(folder: Path) -> None:
     decided = folder / _DECIDED
     if not decided.is_dir():
         return
+    if decided.is_symlink():
+        raise ValueError(f"{decided} leads elsewhere, which vitrail never makes so: remove it")
     try:
         sync(folder)
         _take_places(decided, folder)
@@ -83,7 +86,7 @@ def _take_places(decided: Path, folder: Path) -> None:
     """Remove what leaves, and move the draft's files to their places; another process may do the same meanwhile."""
     leaving = decided / _LEAVING
     with contextlib.suppress(FileNotFoundError):
-        for name in json.loads(leaving.read_text(encoding="utf-8")):
+        for name in _read_leaving(leaving):
             (folder / name).unlink(missing_ok=True)
         leaving.unlink()
     with contextlib.suppress(FileNotFoundError):
@@ -92,3 +95,13 @@ def _take_places(decided: Path, folder: Path) -> None:
                 path.replace(folder / path.name)
         sync(folder)
         decided.rmdir()
+
+
+def _read_leaving(leaving: Path) -> list[str]:
+    """The names in the list; a folder may come from elsewhere, and nothing outside of it is to be removed."""
+    if not leaving.exists():
+        return []
+    names = read_json(leaving, remedy="remove it")
+    if not isinstance(names, list) or not all(isinstance(name, str) and Path(name).name == name for name in names):
+        raise ValueError(f"{leaving} must hold a list of names of files beside it: remove it")
+    return names

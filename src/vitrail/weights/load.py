@@ -86,6 +86,8 @@ def fit_weights(
             title = (
                 f"{weights.label}: the weights are of a {source_family} and {model.name or 'the model'} is a {family}"
             )
+        elif is_exact:  # nobody chose these settings: they lie beside the weights
+            misfit.hints = ["they are not those of the settings beside them, get both anew"]
         else:
             misfit.hints = [*hints, *find_hints(translation.state, wanted, model, head=model.head_prefixes())]
         raise ValueError(misfit.describe(title))

@@ -24,14 +24,14 @@ class Misfit:
         return bool(self.unexpected or self.missing or self.misshapen)
 
     def describe(self, title: str) -> str:
-        """One line that names everything, and one that says what to do where that is known."""
+        """One line that names everything, and says first what to do where that is known."""
         kinds = (
             ("unexpected", [(name, "") for name in self.unexpected]),
             ("missing", [(name, "") for name in self.missing]),
             ("misshapen", [(name, f" {theirs} for {ours}") for name, theirs, ours in self.misshapen]),
         )
-        found = "; ".join(f"{len(names)} {kind}: {list_names(names)}" for kind, names in kinds if names)
-        return "\n".join([f"{title}: {found}", *(["; ".join(self.hints)] if self.hints else [])])
+        found = [f"{len(names)} {kind}: {list_names(names)}" for kind, names in kinds if names]
+        return f"{title}: {'; '.join([*self.hints, *found])}"
 
 
 def list_names(names: Iterable[tuple[str, str]]) -> str:

@@ -17,10 +17,12 @@ from torch import Tensor
 from vitrail import __version__
 from vitrail.models.contract import Model
 from vitrail.models.resizing import grid_tensors
-from vitrail.storage import is_partial, read_json, replacing_files, settle, write_json
+from vitrail.storage import is_partial, read_json_object, replacing_files, settle, write_json
+from vitrail.storage.reading import WRONG_CONTENT
 from vitrail.storage.tensors import Remembered, as_bytes, hash_tensors, write_tensors
 from vitrail.weights.load import dialect_of, split_trunk
 from vitrail.weights.save import VERSION_KEY, build, check_description, check_saveable, describe
+from vitrail.weights.size_check import check_sizes
 from vitrail.weights.translate import translate_to_ours
 from vitrail.weights.weight_files import read_file
 from vitrail.weights.weight_sources import WeightSource, read_weights
@@ -100,11 +102,13 @@ def unpack(trunk: Model | WeightSource, folder: Path) -> Model:
     """
     pack = read_pack(folder)
     label = str(folder)
+    stored = read_file(folder / TENSORS_FILE, label=f"{folder / TENSORS_FILE}").state
+    num_tensors = len(stored) + len(pack.shared)
+    check_sizes(pack.model["settings"], stored, num_tensors=num_tensors, label=f"{folder / PACK_FILE}")
     # A timm model keeps buffers that its weights do not hold, so it is built in full.
     with contextlib.nullcontext() if pack.model["family"] == "timm" else torch.device("meta"):
         model = build(pack.model, label=label, file=PACK_FILE)
     wanted: dict[str, Tensor] = model.state_dict()
-    stored = read_file(folder / TENSORS_FILE, label=f"{folder / TENSORS_FILE}").state
     shapes = {name: value.shape for name, value in wanted.items() if name not in pack.shared}
     if {name: value.shape for name, value in stored.items()} != shapes or not set(pack.shared) <= wanted.keys():
         raise ValueError(f"{label}: {TENSORS_FILE} and {PACK_FILE} do not fit each other: pack the run again")
@@ -127,10 +131,11 @@ def read_pack(folder: Path) -> Pack:
     path = folder / PACK_FILE
     if not path.is_file():
         raise ValueError(f"{folder} is no pack: there is no {PACK_FILE} in it (vitrail pack RUN makes one)")
+    remedy = "pack the run again"
+    content = read_json_object(path, remedy=remedy)
+    if content.get("pack") != FORMAT:
+        raise ValueError(f"{path} is of format {content.get('pack')!r} and vitrail {__version__} reads {FORMAT}")
     try:
-        content = read_json(path, remedy="pack the run again")
-        if content["pack"] != FORMAT:
-            raise ValueError(f"{path} is of format {content['pack']!r} and vitrail {__version__} reads {FORMAT}")
         model, trunk, parameters = dict(content["model"]), content["trunk"], content["parameters"]
         pack = Pack(
             model=model,
@@ -140,8 +145,8 @@ def read_pack(folder: Path) -> Pack:
             num_stored=int(parameters["stored"]),
             num_shared=int(parameters["shared"]),
         )
-    except (KeyError, TypeError):
-        raise ValueError(f"{path} is incomplete: pack the run again") from None
+    except WRONG_CONTENT:
+        raise ValueError(f"{path} is incomplete: {remedy}") from None
     check_description(model, label=str(folder), file=PACK_FILE)
     return pack
 

@@ -16,9 +16,11 @@ from vitrail.models.config import config_from_settings
 from vitrail.models.contract import Model, Preprocessing
 from vitrail.models.timm_backbone import TimmBackbone
 from vitrail.storage import read_json, replacing_files, settle, write_json
+from vitrail.storage.reading import WRONG_CONTENT
 from vitrail.storage.tensors import write_tensors
 from vitrail.weights.hub import HUB_PREFIX, HubAddress, fetch
 from vitrail.weights.load import fit_weights, install
+from vitrail.weights.size_check import check_sizes
 from vitrail.weights.weight_files import GRID_KEY, format_grid, read_file
 from vitrail.weights.weight_sources import locate
 
@@ -56,11 +58,13 @@ def load_model(source: str | os.PathLike[str]) -> Model:
     """
     config_file = locate_config(source)
     description = read_description(config_file, label=f"{source}")
+    weights = read_file(locate(source), label=f"{source}")
+    place = f"{source}: {CONFIG_FILE}"
+    check_sizes(description["settings"], weights.state, num_tensors=len(weights.state), label=place)
     trunk = description["settings"].get("trunk_family", description["family"])
     # Others than ours may keep buffers that their weights do not hold: they are built in full; ours takes memory once.
     with contextlib.nullcontext() if trunk in (TimmBackbone.family, OWN) else torch.device("meta"):
         model = build(description, label=f"{source}")
-    weights = read_file(locate(source), label=f"{source}")
     install(model, fit_weights(model, weights, is_exact=True))
     return model.eval()
 
@@ -147,10 +151,11 @@ def build(description: dict[str, Any], *, label: str, file: str = CONFIG_FILE) -
             model = build_embedding(name, settings)
         else:
             model = build_family(family, name=name, settings=settings)
-    except ValueError as error:
+    except WRONG_CONTENT as error:
+        reason = " ".join(str(error).split()) if isinstance(error, ValueError) else f"{type(error).__name__} {error}"
         raise ValueError(
-            f"{label}: {file}, of vitrail {description[VERSION_KEY]} ({__version__} here): {error}"
-        ) from None
+            f"{label}: {file}, of vitrail {description[VERSION_KEY]} ({__version__} here): {reason}"
+        ) from error
     model.name, model.preprocessing = name, preprocessing
     return model
 

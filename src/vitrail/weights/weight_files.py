@@ -1,17 +1,15 @@
 """Reading files of weights, without ever running code that a file brings."""
 
-import argparse
-import pickle
 import re
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
+
+from vitrail.storage.pickles import read_pickle
+from vitrail.storage.tensors import read_tensors
 
 SUFFIXES = (".safetensors", ".pth", ".pt", ".bin")
 GRID_KEY = "grid"  # in the metadata of a safetensors file we wrote: "rows x columns" of its patches
@@ -39,42 +37,13 @@ def read_file(path: Path, *, label: str) -> Weights:
     if not start:
         raise ValueError(f"{label}: the file is empty")
     if start[8:9] == b"{":
-        return read_safetensors(path, label)
+        state, metadata = read_tensors(path, label=label)
+        return Weights(tensors_of(state, label), label, parse_grid(metadata.get(GRID_KEY, "")))
     if start.startswith((b"PK\x03\x04", b"\x80")):
-        return Weights(tensors_of(read_pickle(path, label), label), label)
+        return Weights(tensors_of(read_pickle(path, label=label), label), label)
     raise ValueError(
         f"{label}: not a file of weights; vitrail reads .safetensors and PyTorch's {', '.join(SUFFIXES[1:])}"
     )
-
-
-def read_safetensors(path: Path, label: str) -> Weights:
-    try:
-        with safe_open(path, framework="pt") as file:
-            grid = parse_grid((file.metadata() or {}).get(GRID_KEY, ""))
-            state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no mapping)
-    except SafetensorError as error:
-        raise ValueError(f"{label}: damaged, or not a safetensors file ({error})") from None
-    return Weights(tensors_of(state, label), label, grid)
-
-
-def read_pickle(path: Path, label: str) -> Any:
-    """What torch.save wrote: tensors, plain containers and, as official files have one, a command line's Namespace."""
-    try:
-        with warnings.catch_warnings(), torch.serialization.safe_globals([argparse.Namespace]):
-            warnings.simplefilter("ignore")  # about pickles that it refuses in the next moment
-            return torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        unsafe = re.search(r"GLOBAL ([\w.]+)|Unsupported operand", str(error))
-        if unsafe is None:
-            raise ValueError(f"{label}: damaged, or not a file of torch.save") from None
-        name = unsafe[1] or "a pickle not of torch.save"
-        raise ValueError(
-            f"{label}: refused, it holds more than tensors ({name}) and loading that could run code.\n"
-            "Nothing of it was run; ask for its state dict, best as .safetensors"
-        ) from None
-    except Exception as error:  # a damaged archive or pickle can raise almost anything
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise ValueError(f"{label}: damaged, or not a file of torch.save ({reason[:120]})") from None
 
 
 def tensors_of(content: Any, label: str) -> dict[str, Tensor]:

@@ -10,7 +10,8 @@ from typing import Any
 from vitrail.data.sources.folder import EXTENSIONS
 from vitrail.data.sources.shard_patterns import INDEX_SUFFIX
 from vitrail.data.sources.tar_index import Member, read_members
-from vitrail.storage import write_text
+from vitrail.storage import parse_json, read_json_object, write_text
+from vitrail.storage.reading import WRONG_CONTENT
 
 _VERSION = 2
 _LABEL_KEYS = ("label", "cls", "class")  # in JSON, in order of preference
@@ -50,17 +51,17 @@ def index_shard(path: Path) -> ShardIndex:
 def _load(kept: Path, key: Mapping[str, int]) -> ShardIndex | None:
     """The kept index; None if there is none, it is of another file or is not whole."""
     try:
-        content = json.loads(kept.read_text(encoding="utf-8"))
+        content = read_json_object(kept, remedy="it is made anew")
         if any(content.get(name) != value for name, value in key.items()):
             return None
         index = ShardIndex(**content["index"])
-        return index if _is_whole(index) else None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return index if _is_whole(index, size=key["size"]) else None
+    except WRONG_CONTENT:
         return None
 
 
-def _is_whole(index: ShardIndex) -> bool:
-    """Whether all is there and of its type: another program, or a hand, may have changed the file."""
+def _is_whole(index: ShardIndex, *, size: int) -> bool:
+    """Whether all is there, of its type and inside a shard of that size: another program may have changed the file."""
     numbers: list[list[Any]] = [index.offsets, index.sizes, [index.num_without_image]]
     columns: list[list[Any]] = [index.names, index.offsets, index.sizes, *index.labels.values()]
     return (
@@ -68,6 +69,7 @@ def _is_whole(index: ShardIndex) -> bool:
         and all(isinstance(column, list) and len(column) == len(index.names) for column in columns)
         and all(type(name) is str for name in index.names)
         and all(type(number) is int and number >= 0 for column in numbers for number in column)
+        and all(offset + length <= size for offset, length in zip(index.offsets, index.sizes, strict=True))
         and all(value is None or type(value) in (int, str) for values in index.labels.values() for value in values)
     )
 
@@ -118,7 +120,7 @@ def _read_labels(contents: Mapping[str, bytes], place: str) -> dict[str, LabelVa
     values: dict[str, LabelValue] = {}
     try:
         if "json" in contents:
-            entries = json.loads(contents["json"])
+            entries = parse_json(contents["json"])
             entries = entries if isinstance(entries, dict) else {"label": entries}
             values = {key: value for key, value in entries.items() if key not in _SIZE_KEYS and _may_be_label(value)}
             main = next((key for key in _LABEL_KEYS if key in values), None)

@@ -1,13 +1,13 @@
 """Tables as text: CSV and Parquet files read into columns of strings, with the places their rows come from."""
 
 import csv
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from vitrail.data.sources.official import first_line
+from vitrail.storage import parse_json
 
 if TYPE_CHECKING:
     import pyarrow
@@ -108,7 +108,7 @@ def read_parquet(path: Path) -> TextTable:
 def _stated_classes(metadata: Mapping[bytes, bytes]) -> dict[str, tuple[str, ...]]:
     """The class lists that the `datasets` library writes into the schema; none where it is not what that writes."""
     try:
-        features = dict(json.loads(metadata.get(b"huggingface", b"{}"))["info"]["features"])
+        features = dict(parse_json(metadata.get(b"huggingface", b"{}"))["info"]["features"])
     except (ValueError, KeyError, TypeError):
         return {}
     lists = {name: feature.get("names") for name, feature in features.items() if isinstance(feature, dict)}

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn import functional
 
@@ -17,8 +15,8 @@ from vitrail.data.stored import Relabelled
 from vitrail.evaluation.features import Embeddings, Extraction, embed
 from vitrail.evaluation.kmeans import cluster, nearest_centroids
 from vitrail.inference.trained import load_trained
-from vitrail.storage import replacing
-from vitrail.storage.tensors import write_tensors
+from vitrail.storage import content_of, replacing
+from vitrail.storage.tensors import read_tensors, write_tensors
 from vitrail.tasks.clusterfit.settings import ClusterFitRecipe
 from vitrail.tasks.images.image_task import count_workers
 from vitrail.tasks.images.labelled_data import LabelledData
@@ -52,7 +50,10 @@ def cluster_data(data: LabelledData, recipe: ClusterFitRecipe, *, site: Site) ->
     while labels is None:
         time.sleep(_POLL_SECONDS)
         labels = _read(file)
-    return use_clusters(data, labels["train"], labels["val"], num_clusters=settings.number)
+    with content_of(file, remedy="delete it to have the clusters found anew"):
+        if not all(bool((labels[part] < settings.number).all()) for part in ("train", "val")):
+            raise ValueError(f"it has labels beyond clusters.number={settings.number}")
+        return use_clusters(data, labels["train"], labels["val"], num_clusters=settings.number)
 
 
 def use_clusters(data: LabelledData, train: Tensor, val: Tensor, *, num_clusters: int) -> LabelledData:
@@ -124,8 +125,8 @@ def _find(data: LabelledData, recipe: ClusterFitRecipe, *, site: Site) -> dict[s
 
 def _read(file: Path) -> dict[str, Tensor] | None:
     try:
-        return load_file(file)
-    except (OSError, SafetensorError):
+        return read_tensors(file, label=str(file))[0] if file.is_file() else None
+    except ValueError:
         return None
 
 

@@ -1,6 +1,5 @@
 """An ONNX file as a teacher, run by onnxruntime."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ from torch import Tensor
 from vitrail.data.checks import as_pair
 from vitrail.models.contract import IMAGENET_MEAN, IMAGENET_STD
 from vitrail.settings.section import ImageSize
-from vitrail.storage import hash_file
+from vitrail.storage import hash_file, parse_json
 from vitrail.tasks.distill.teacher_sources import TeacherSource, hash_parts
 
 _TYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
@@ -115,7 +114,7 @@ def _read_list(spec: str, metadata: dict[str, str], key: str) -> list[Any] | Non
     if key not in metadata:
         return None
     try:
-        content = json.loads(metadata[key])
+        content = parse_json(metadata[key])
     except ValueError:
         content = None
     if not isinstance(content, list):

@@ -66,5 +66,7 @@ class TargetNetwork:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a checkpoint of the same model."""
+        if type(state["num_updates"]) is not int or state["num_updates"] < 0:
+            raise ValueError(f"num_updates of the target network is no count: {state['num_updates']!r}")
         self.network.load_state_dict(state["weights"])
         self.num_updates = state["num_updates"]

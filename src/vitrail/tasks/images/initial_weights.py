@@ -1,6 +1,5 @@
 """A model of images as a recipe asks for it, and the weights it starts from."""
 
-import json
 import logging
 from collections.abc import Sequence
 from copy import deepcopy
@@ -15,6 +14,7 @@ from vitrail.models.catalog import create_model
 from vitrail.models.contract import Model
 from vitrail.models.layer_scales import freeze_layer_scales, layer_scales
 from vitrail.settings.image_recipe import ImageRecipe
+from vitrail.storage import read_json_object
 from vitrail.tasks.contract import Initial
 from vitrail.weights import load_weights
 from vitrail.weights.pretrained import find_weights, read_named
@@ -61,11 +61,8 @@ def load_initial(
     is_other = known is not None and classes is not None and known != tuple(classes)
     try:
         load_weights(model, place, reset_head=is_other, interpolation=interpolation, grid=grid)
-    except ValueError as error:
-        try:
-            load_weights(model, place, reset_head=True, interpolation=interpolation, grid=grid)
-        except ValueError:
-            raise error from None
+    except ValueError:  # of what does not fit either without the classifier the next attempt speaks
+        load_weights(model, place, reset_head=True, interpolation=interpolation, grid=grid)
         is_other = True
     kept = "; its classifier is for other classes, so it starts anew" if is_other else ", with their classifier"
     _LOGGER.info("weights from %s%s", label, kept if model.config.num_classes else "")
@@ -80,10 +77,12 @@ def take_layer_scales(model: Model, source: str, *, classes: Sequence[str] | Non
 
 
 def read_classes(folder: Path) -> tuple[str, ...] | None:
-    """The names of the classes that a saved model tells apart; None where there are none that can be read."""
-    for name in ("task.json", "classes.json"):
-        try:
-            return tuple(json.loads((folder.expanduser() / name).read_text(encoding="utf-8"))["classes"])
-        except (OSError, ValueError, KeyError, TypeError):
-            continue
+    """The names of the classes that a saved model tells apart; None where it has none."""
+    for path in (folder.expanduser() / name for name in ("task.json", "classes.json")):
+        if path.is_file():
+            remedy = "restore it, or delete it to do without the names of the classes"
+            classes = read_json_object(path, remedy=remedy).get("classes")
+            if classes is not None and not isinstance(classes, list):
+                raise ValueError(f"{path} must hold a list of classes, not {str(classes)[:80]!r}: {remedy}")
+            return None if classes is None else tuple(map(str, classes))
     return None

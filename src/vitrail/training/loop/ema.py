@@ -68,6 +68,8 @@ class MovingAverage:
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a checkpoint of the same model; the averages stay on their device."""
+        if type(state["num_updates"]) is not int or state["num_updates"] < 0:
+            raise ValueError(f"num_updates of the moving average is no count: {state['num_updates']!r}")
         for own, kept in ((self.weights, state["weights"]), (self.buffers, state["buffers"])):
             check_same_shapes(own, kept)
         for own, kept in ((self.weights, state["weights"]), (self.buffers, state["buffers"])):

@@ -16,6 +16,9 @@ from vitrail.training.parallel.sharding import is_sharded
 from vitrail.training.runs.environment import describe_environment
 from vitrail.training.runs.run_folder import RunFolder
 
+_MICRO_BATCH, _THREADS = "micro_batch_", "threads_"  # before the number of the stage, keys of plan.json
+_LARGEST = 2**20  # of either
+
 
 class ComputePlan(NamedTuple):
     """How the samples of a step are divided."""
@@ -34,10 +37,10 @@ def plan_compute(
     lanes changes no bit. All processes get the same.
     """
     site, recipe = task.site, task.recipe
-    keys = (f"micro_batch_{stage}", f"threads_{stage}")
+    keys = (f"{_MICRO_BATCH}{stage}", f"{_THREADS}{stage}")
     objective = task.make_objective(total_steps=1, is_trial=True)
     has_lanes = can_have_lanes(model, objective, task, world=world)
-    plan = world.share(folder.read_json(folder.plan_file) if world.is_main else None)
+    plan = world.share(read_plan(folder) if world.is_main else None)
     if recipe.run.micro_batch is not None:
         plan[keys[0]] = recipe.run.micro_batch
     elif keys[0] not in plan:
@@ -58,6 +61,18 @@ def plan_compute(
         folder.write_json(folder.plan_file, plan | describe_environment(site.device, site.dtype))
     micro_batch, threads = plan[keys[0]], plan[keys[1]]
     return ComputePlan(micro_batch, max(1, min(num_parts, num_cores // threads)) if has_lanes else 1, threads)
+
+
+def read_plan(folder: RunFolder) -> dict[str, Any]:
+    """The content of plan.json, where micro-batches and threads are whole numbers."""
+    plan = folder.read_json(folder.plan_file)
+    for key, value in plan.items():
+        if key.startswith((_MICRO_BATCH, _THREADS)) and (type(value) is not int or not 1 <= value <= _LARGEST):
+            raise ValueError(
+                f"{folder.plan_file}: {key} must be a whole number of at least 1, not {str(value)[:80]!r}: restore "
+                "it, or delete the file to have it made anew"
+            )
+    return plan
 
 
 def can_have_lanes(model: Model, objective: Objective[Any], task: Task[Any], *, world: World) -> bool:

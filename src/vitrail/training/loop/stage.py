@@ -15,6 +15,7 @@ from vitrail.data.draws import seed_of_stage
 from vitrail.data.sampler import count_parts
 from vitrail.evaluation.lanes import Lanes
 from vitrail.settings.recipe import Recipe
+from vitrail.storage import content_of
 from vitrail.tasks import find_task
 from vitrail.tasks.contract import Initial, Measure, Task, TaskData
 from vitrail.tasks.site import Site
@@ -41,6 +42,7 @@ from vitrail.training.parallel.sharding import (
     whole,
 )
 from vitrail.training.runs.checkpoint import STEPS_OF_STAGE
+from vitrail.training.runs.checkpoint_content import REMEDY
 from vitrail.training.runs.reference_curves import load_curve
 from vitrail.weights import save_model
 
@@ -98,7 +100,8 @@ class Stage:
         self.model = self.task.make_model(self.description)
         source = initial or recipe.model.source
         if state is not None:
-            self.model.load_state_dict(state.pop("model"))
+            with content_of(state["file"], remedy=REMEDY):
+                self.model.load_state_dict(state.pop("model"))
         elif source is not None:
             self.task.load_initial(self.model, source, description=self.description)
         freeze(self.model.trunk, recipe.model.train_only)
@@ -146,8 +149,10 @@ class Stage:
         # Without a val nothing is measured, and no weights are the best.
         self.evaluators = self.task.make_evaluators(self.objective, self.loaders) if self.data.num_val else ()
         self.exchange = Exchange(self.world)
+        self._restored_from = None if state is None else state["file"]
         if state is not None:
-            self._restore(state)
+            with content_of(state["file"], remedy=REMEDY):
+                self._restore(state)
         self.gradients = StepGradients(
             self.model,
             self.task,
@@ -222,7 +227,7 @@ class Stage:
         norm = clip_gradients(self.model, self.recipe.optimizer.clip)
         self._tell_others(is_broken=bool(torch.isfinite(norm)) and not bool(torch.isfinite(loss)))
         if self._is_to_be_made(loss, norm, batches):
-            self.scaler.step(self.optimizer)
+            self._update()
             self.objective.after_step(self.model)
             if self.average is not None:
                 self.average.update(self.model)
@@ -236,6 +241,15 @@ class Stage:
         [is_time] = self.exchange.results("log")
         if is_time or self.step in (1, self.total_steps):
             self._log_step(loss, norm, parts)
+
+    def _update(self) -> None:
+        """Let the optimizer change the weights; where it can't with what a checkpoint gave it, that one is to blame."""
+        if self._restored_from is None:
+            self.scaler.step(self.optimizer)
+            return
+        with content_of(self._restored_from, remedy=REMEDY):
+            self.scaler.step(self.optimizer)
+        self._restored_from = None
 
     def _tell_others(self, *, is_broken: bool) -> None:
         """Exchange, now and then, what one process knows and all must act on."""
@@ -404,6 +418,8 @@ class Stage:
         best = state["best"]
         self.best_value, self.best_epoch = best.get("value", best.get("top1")), best["epoch"]
         self.step, self.num_skipped = state["step"], state["num_skipped"]
+        if self.step > self.total_steps:
+            raise ValueError(f"it is of step {self.step} of {self.total_steps}")
 
     def finish(self) -> Initial:
         """What the next stage begins with: the average, where there is one."""

@@ -16,7 +16,7 @@ from vitrail.training.loop.interruption import StopSignal
 from vitrail.training.loop.stage import Stage
 from vitrail.training.loop.surroundings import Surroundings
 from vitrail.training.parallel.distributed import World
-from vitrail.training.runs.checkpoint import Checkpoints, load_checkpoint
+from vitrail.training.runs.checkpoint import Checkpoints, load_run_state
 from vitrail.training.runs.progress import Progress
 from vitrail.training.runs.run_folder import RunFolder
 from vitrail.training.runs.trackers import Trackers, open_trackers
@@ -28,7 +28,7 @@ def train(recipe: Recipe, folder: RunFolder, *, world: World, device: torch.devi
     """Train every stage of the recipe, from the newest checkpoint of the folder on if there is one."""
     checkpoints = Checkpoints(folder.checkpoints, keep_last=recipe.run.keep)
     newest = world.share(checkpoints.newest() if world.is_main else None)
-    state = load_checkpoint(newest) if newest else {}
+    state = {**load_run_state(newest, num_stages=recipe.num_stages), "file": newest} if newest else {}
     first, step = state.get("stage", 0), state.get("step", 0)
     if world.is_main:
         folder.forget_metrics(stage=first, step=step)

@@ -87,6 +87,7 @@ class MachinePlace:
             "WORLD_SIZE": str(self.num_ranks),
             "LOCAL_RANK": str(local_rank),
             "LOCAL_WORLD_SIZE": str(self.num_local),
+            **_closing_the_working_directory(),
         }
         # Processes that each take all cores get in each other's way.
         environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // self.num_local)))
@@ -267,3 +268,9 @@ def _free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return listener.getsockname()[1]
+
+
+def _closing_the_working_directory() -> dict[str, str]:
+    """What keeps `python -m` from importing files of the working directory, where this process does not either."""
+    is_open = "" in sys.path or os.getcwd() in sys.path
+    return {} if is_open else {"PYTHONSAFEPATH": "1"}

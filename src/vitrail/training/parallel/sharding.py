@@ -84,10 +84,22 @@ def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -
         }
         for place, of in state["state"].items()
     }
+    _check_fused(optimizer, state["state"])
     optimizer.load_state_dict({**state, "state": parts})
     for group, fused in zip(optimizer.param_groups, own, strict=True):
         if "fused" in group:
             group["fused"] = fused
+
+
+def _check_fused(optimizer: torch.optim.Optimizer, state: Mapping[int, Mapping[str, Any]]) -> None:
+    """Refuse moments of another shape than their parameter's: a fused update would write beyond them unasked."""
+    fused = [group.get("fused") for group in optimizer.param_groups for _ in group["params"]]
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    for place, of in state.items():
+        for key, item in of.items():
+            is_wrong = isinstance(item, Tensor) and item.numel() != 1 and item.shape != parameters[place].shape
+            if fused[place] and is_wrong:
+                raise ValueError(f"{key} of parameter {place} of the optimizer is {list(item.shape)}, not of its shape")
 
 
 def divide_average(state: Mapping[str, Any], *, weights: Mapping[str, Tensor]) -> dict[str, Any]:

@@ -4,8 +4,6 @@ import errno
 import logging
 import os
 import re
-import zipfile
-import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,10 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vitrail.storage import install_folder, is_partial, link_whole, remove, settle, write_whole
+from vitrail.storage import content_of, install_folder, is_partial, link_whole, remove, settle, write_whole
+from vitrail.storage.pickles import is_whole_archive, read_pickle
 from vitrail.training.parallel.distributed import World
 from vitrail.training.runs import divided_checkpoint as parts
-from vitrail.weights.weight_files import read_pickle
+from vitrail.training.runs.checkpoint_content import REMEDY, check_content
 
 BEST_FILE = "best.pt"
 STEPS_OF_STAGE = 10**9  # a checkpoint's number is its step, and so many more for each stage before
@@ -177,11 +176,22 @@ def load_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
     if not is_whole(file):
         raise ValueError(f"{file}: damaged, or not a checkpoint")
     if file.is_dir():
-        common = read_pickle(file / parts.COMMON_FILE, f"{file}")
-        return parts.put_together(common["state"], [read_pickle(file / name, f"{file}") for name in common["parts"]])
-    state = read_pickle(file, f"{file}")
+        common = read_pickle(file / parts.COMMON_FILE, label=f"{file}")
+        with content_of(file, remedy=REMEDY):
+            pieces = [read_pickle(file / name, label=f"{file}") for name in common["parts"]]
+            state = parts.put_together(common["state"], pieces)
+    else:
+        state = read_pickle(file, label=f"{file}")
     if not isinstance(state, dict):
         raise ValueError(f"{file}: holds a {type(state).__name__} where a checkpoint was expected")
+    return state
+
+
+def load_run_state(path: Path, *, num_stages: int) -> dict[str, Any]:
+    """The state in a checkpoint of a run, all parts of which are there."""
+    state = load_checkpoint(path)
+    found = _STEP_NAME.fullmatch(path.name)
+    check_content(state, file=path, num_stages=num_stages, number=None if found is None else int(found[1]))
     return state
 
 
@@ -192,13 +202,10 @@ def is_whole(path: Path) -> bool:
         common = path / parts.COMMON_FILE
         if not is_whole(common):
             return False
-        found = parts.sizes_of(path)
-        return found == read_pickle(common, f"{path}").get("parts") and all(is_whole(path / name) for name in found)
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return archive.testzip() is None
-    except (OSError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError):
-        return False
+        found, whole = parts.sizes_of(path), read_pickle(common, label=f"{path}")
+        listed = whole.get("parts") if isinstance(whole, dict) else None
+        return found == listed and all(is_whole(path / name) for name in found)
+    return is_whole_archive(path)
 
 
 def check_plain(state: object, place: str = "state") -> None:

@@ -1,12 +1,13 @@
 """Published training curves, and whether a run keeps to one: DeiT III's, as its authors published them."""
 
 import difflib
-import json
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+
+from vitrail.storage import parse_json
 
 BAND = 1.0
 # Seeds differ by about 0.1 point at the end, but by up to 10 points at a third of the way (thesis 6.3.4, figure 6.9):
@@ -104,5 +105,5 @@ def load_curves() -> dict[str, ReferenceCurve]:
             every=facts["every"],
             top1=tuple(facts["top1"]),
         )
-        for name, facts in json.loads(text).items()
+        for name, facts in parse_json(text).items()
     }

@@ -13,7 +13,16 @@ from typing import Any
 from vitrail.settings.overriding import override
 from vitrail.settings.recipe import Recipe
 from vitrail.settings.text import read_recipe, write_yaml
-from vitrail.storage import is_partial, locked, read_json_object, remove, settle, write_json, write_text
+from vitrail.storage import (
+    is_partial,
+    locked,
+    read_json_lines,
+    read_json_object,
+    remove,
+    settle,
+    write_json,
+    write_text,
+)
 from vitrail.training.runs.changed_recipe import CHANGE, Done, advise, extend, find_differences, judge
 from vitrail.training.runs.checkpoint import STEPS_OF_STAGE, Checkpoints
 
@@ -195,11 +204,7 @@ class RunFolder:
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """All whole lines; what says of no step that it was measured there is passed over."""
-        records = []
-        if self.metrics_file.is_file():
-            for line in self.metrics_file.read_text(encoding="utf-8", errors="replace").splitlines():
-                with contextlib.suppress(json.JSONDecodeError):
-                    records.append(json.loads(line))
+        records = read_json_lines(self.metrics_file) if self.metrics_file.is_file() else []
         return [record for record in records if _has_place(record)]
 
     def forget_metrics(self, *, stage: int, step: int) -> None:

@@ -100,6 +100,8 @@ class WeightsAndBiases:
         path = folder.path.resolve()
         kept = path / "wandb" / "run.json"
         identity = folder.read_json(kept) or {"id": secrets.token_hex(4)}
+        if not isinstance(identity.get("id"), str):
+            raise ValueError(f"{kept} must hold the id of the run at Weights & Biases: restore it, or delete it")
         kept.parent.mkdir(exist_ok=True)
         folder.write_json(kept, identity)
         settings: dict[str, Any] = {

@@ -1,11 +1,11 @@
 """The answers of the last evaluation of a run, and the names of the classes, as its folder keeps them."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from vitrail.storage import read_json_object
 from vitrail.tasks.contract import RunReader
 
 
@@ -54,9 +54,7 @@ def read_predictions(run: RunReader) -> Predictions | None:
 
 
 def _read_classes(path: Path) -> Classes:
-    content = json.loads(path.read_text(encoding="utf-8", errors="replace"))
-    if not isinstance(content, dict):
-        raise ValueError("holds no keys and values")
+    content = read_json_object(path, remedy="the report goes without it")
     names = tuple(str(name) for name in content["classes"])
     coarse = content.get("coarse")
     if not coarse:

@@ -1,7 +1,6 @@
 """What a run folder holds, as far as it goes: a run that has just begun or was killed lacks parts of it."""
 
 import csv
-import json
 import math
 import zipfile
 import zlib
@@ -13,6 +12,8 @@ from typing import Any, TypeVar
 from vitrail.data.quarantine import Problem
 from vitrail.settings.recipe import Recipe
 from vitrail.settings.text import read_recipe, stage_of
+from vitrail.storage import read_json_lines, read_json_object
+from vitrail.storage.reading import WRONG_CONTENT
 from vitrail.tasks import find_task
 from vitrail.tasks.contract import Measure, Task
 
@@ -113,7 +114,7 @@ def _read_part(path: Path, reader: Callable[[Path], _Read], otherwise: _Read, *,
         return otherwise
     try:
         return reader(path)
-    except (OSError, ValueError, TypeError, KeyError, csv.Error, zipfile.BadZipFile, zlib.error, EOFError) as error:
+    except (OSError, *WRONG_CONTENT, csv.Error, zipfile.BadZipFile, zlib.error, EOFError) as error:
         unreadable.append(f"{path.name}: {error}")
         return otherwise
 
@@ -128,15 +129,7 @@ def _read_recipe(path: Path) -> Recipe | None:
 
 def _read_lines(path: Path) -> tuple[Line, ...]:
     """The lines that are whole: the last one of a killed run may not be."""
-    lines: list[Line] = []
-    for text in _read_text(path).splitlines():
-        try:
-            line = json.loads(text)
-        except ValueError:
-            continue
-        if isinstance(line, dict):
-            lines.append(line)
-    return tuple(lines)
+    return tuple(line for line in read_json_lines(path) if isinstance(line, dict))
 
 
 def _of_kind(lines: Sequence[Line], kind: str) -> tuple[Line, ...]:
@@ -156,10 +149,7 @@ def _moment(line: Line) -> tuple[int, float]:
 
 
 def _read_mapping(path: Path) -> Mapping[str, Any]:
-    content = json.loads(_read_text(path))
-    if not isinstance(content, dict):
-        raise ValueError("holds no keys and values")
-    return content
+    return read_json_object(path, remedy="the report goes without it")
 
 
 def _read_quarantine(path: Path) -> tuple[Problem, ...]:
