@@ -35,6 +35,12 @@ _NOTED = Kind(
 
 _STORED_OTHERWISE = "Training converts every image to 8-bit RGB, so this does no harm by itself."
 
+_SCALED = (
+    f"{_STORED_OTHERWISE} Levels are scaled from the smallest of the ranges 0 to 1, 255 and 65,535 that holds the "
+    "image's, or else from its own range: images of one set may be scaled differently."
+)
+_LOOK_AT_THEM = "Look at them; save them as 8 bit by one rule if they differ."
+
 # In the order in which they are reported, within their severity.
 KINDS: Mapping[str, Kind] = MappingProxyType(
     {
@@ -52,10 +58,18 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
             "Training would replace it by another image at every epoch; a prediction on it fails.",
             "Check that the file exists and that you may read it, or train with the quarantine.csv beside this report.",
         ),
+        "unread format": Kind(
+            _MUST,
+            "file",
+            "The image is of a format that can't be read here, such as HEIC, in which phones save photos.",
+            "Training would replace it by another image at every epoch; a prediction on it fails.",
+            "pip install 'vitrail[heic]' for HEIC, or convert the files: `mogrify -format jpg *.heic` (ImageMagick), "
+            "`sips -s format jpeg *.heic --out .` (macOS).",
+        ),
         "decompression bomb": Kind(
             _MUST,
             "file",
-            "The file is small, but unfolds to an enormous picture.",
+            "The file unfolds to an enormous picture, or to a strip of a hundred thousand pixels.",
             "Decoding it would take gigabytes of memory; it is refused, and replaced in training.",
             "Delete it, or resize it with a tool of your trust; quarantine.csv leaves it out.",
         ),
@@ -243,6 +257,8 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
             f"{_STORED_OTHERWISE} But where only the lowest bits are used, the picture becomes black.",
             "Look at them; stretch dark ones to the full range.",
         ),
+        "32 bit": Kind(_KNOW, "image", "Levels are stored as whole numbers of 32 bits.", _SCALED, _LOOK_AT_THEM),
+        "floating point": Kind(_KNOW, "image", "Levels are stored as floating point.", _SCALED, _LOOK_AT_THEM),
         "transparency": Kind(
             _KNOW,
             "image",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from vitrail.data.contract import Dataset, Level, Note, Source
+from vitrail.data.regular_files import check_file_size
 from vitrail.data.sources.class_names import note_classes, ordered
 from vitrail.data.sources.official import first_line
 from vitrail.data.sources.text_tables import TextTable, read_csv, read_parquet
@@ -123,6 +124,7 @@ class TableImages(Dataset):
         data: bytes | None = self.images[int(self.rows[index])].as_py()
         if data is None:
             raise OSError("the table has no image here")
+        check_file_size(len(data))
         return data
 
     def locate(self, index: int) -> str:
