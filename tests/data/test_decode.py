@@ -13,7 +13,7 @@ from PIL import Image, ImageChops, ImageFile, ImageOps, features
 from torch import Tensor
 
 from vitrail.data.augment import Augmentation, EvaluationView
-from vitrail.data.decode import BrokenImageError, ImageTooLargeError, open_image, take_library_lines
+from vitrail.data.decode import BrokenImageError, ImageTooLargeError, open_image, opened, take_library_lines
 from vitrail.data.decode.library_lines import LIBRARY_LINES
 from vitrail.data.draws import Draws
 from vitrail.settings.images import AugmentationSettings
@@ -616,12 +616,13 @@ def make_tiff(*, side: int, bits: int, tile: int | None = None) -> bytes:
     return b"II*\0" + struct.pack("<IH", 8, len(entries)) + listed + bytes(4)
 
 
-def test_a_tiff_is_measured_by_the_bytes_that_it_unfolds_to() -> None:
+def test_a_tiff_is_measured_by_the_bytes_that_it_unfolds_to(monkeypatch: pytest.MonkeyPatch) -> None:
     assert open_image(make_tiff(side=10_000, bits=32)).mode == "F"
-    with pytest.raises(ImageTooLargeError, match=r"^unfolds to 800 MB, more than the limit of 400$"):
-        open_image(make_tiff(side=10_000, bits=64))
     with pytest.raises(ImageTooLargeError, match=r"^unfolds to 1e\+04 MB, more than the limit of 400$"):
         open_image(make_tiff(side=8, bits=32, tile=50_000))
+    monkeypatch.setattr(opened, "MAX_BYTES_PER_PIXEL", 3)
+    with pytest.raises(ImageTooLargeError, match=r"^unfolds to 400 MB, more than the limit of 300$"):
+        open_image(make_tiff(side=10_000, bits=32))
 
 
 # What decoders print
