@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from vitrail.data.exclusion import leave_out
 from vitrail.data.quarantine import Problem, Quarantine, QuarantineSettings
+from vitrail.data.stored import FileDataset
 
 
 def problem(name: str) -> Problem:
@@ -37,6 +39,22 @@ def test_a_run_that_goes_on_does_not_list_a_file_again(tmp_path: Path) -> None:
     Quarantine(settings).account([problem("a.jpg")], num_readings=10)
     Quarantine(settings).account([problem("a.jpg"), problem("b.jpg")], num_readings=10)
     assert [row["path"] for row in rows(tmp_path / "quarantine.csv")] == ["a.jpg", "b.jpg"]
+
+
+def test_names_that_a_spreadsheet_would_compute_are_guarded_and_read_back(tmp_path: Path) -> None:
+    listing = tmp_path / "quarantine.csv"
+    names = ["=1.jpg", "-b.jpg", "'@c.jpg"]
+    for _ in range(2):
+        Quarantine(QuarantineSettings(listing=listing)).account([problem(name) for name in names], num_readings=10)
+    assert [row["path"] for row in rows(listing)] == ["'=1.jpg", "'-b.jpg", "''@c.jpg"]
+    data = FileDataset(name="files", split="train", root=tmp_path, paths=[*names, "whole.jpg"], levels={})
+    left = leave_out(data, listing)
+    assert [left.locate(index) for index in range(len(left))] == [str(tmp_path / "whole.jpg")]
+
+
+def test_a_list_that_is_no_file_is_refused() -> None:
+    with pytest.raises(ValueError, match="/dev/zero is no file"):
+        leave_out(FileDataset(name="files", split="train", root=Path(), paths=["a"], levels={}), "/dev/zero")
 
 
 def test_the_folder_of_the_list_is_made(tmp_path: Path) -> None:
@@ -69,6 +87,7 @@ def test_a_share_is_between_zero_and_one() -> None:
 LISTING = """
 import sys
 from pathlib import Path
+from vitrail.data.exclusion import leave_out
 from vitrail.data.quarantine import Problem, Quarantine, QuarantineSettings
 name, listing = sys.argv[1:]
 quarantine = Quarantine(QuarantineSettings(listing=Path(listing)))
