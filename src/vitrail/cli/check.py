@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
     from vitrail.data.doctor import check
     from vitrail.data.doctor.check_files import as_json, write_files
 
-    source = open_source(arguments.data, val_share=arguments.val_share, download=arguments.download)
+    source = open_source(arguments.data, val_share=arguments.val_share, download=arguments.download, faults="noted")
     folder = _prepare_folder(arguments.out, data=Path(arguments.data), name=source.name)
     workers = _count_cores() if arguments.workers is None else arguments.workers
     with _show_progress() as progress:

@@ -123,6 +123,27 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
             "At least one of them is wrong; the model cannot learn both.",
             "Keep the copy with the right label. quarantine.csv leaves out the copies in train, and no others.",
         ),
+        "faulty line": Kind(
+            _MUST,
+            "line",
+            "A line of the manifest lacks a cell, has too many, or can't be read.",
+            "Training does not begin; here the line was left out.",
+            "Correct the lines, or delete them.",
+        ),
+        "paths lead nowhere": Kind(
+            _MUST,
+            "note",
+            "None of the files that were looked for exists.",
+            "There is nothing to train on.",
+            "Paths begin at the manifest's folder: move it, or write them anew.",
+        ),
+        "file in two splits": Kind(
+            _MUST,
+            "note",
+            "Lines of one file, which belong together, name different splits.",
+            "The file would be trained on and measured with.",
+            "Give all lines of a file one split.",
+        ),
         "path listed twice": Kind(
             _MUST,
             "note",
@@ -186,6 +207,13 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
             "Square crops show only a small part of it, perhaps without the object.",
             "Crop it to what it should show, or delete it.",
         ),
+        "mark in labels": Kind(
+            _LOOK,
+            "column",
+            "Labels have a mark in them that may stand between several.",
+            "They are taken as names of single classes.",
+            "Call the column `labels` if they list several classes.",
+        ),
         "stray images": Kind(
             _LOOK,
             "folder",
@@ -206,6 +234,20 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
             "A class folder holds no images.",
             "It does not count as a class; perhaps a copy or a download stopped early.",
             "Fill it or delete it.",
+        ),
+        "several labels": Kind(
+            _KNOW,
+            "column",
+            "An image may have several labels, or none.",
+            "Training needs a loss that allows it, and mean average precision measures it.",
+            "Train with objective.loss=bce.",
+        ),
+        "columns of classes": Kind(
+            _KNOW,
+            "column",
+            "Columns of 0 and 1 are taken as classes.",
+            "Where images have several, training needs a loss that allows it.",
+            "Train with objective.loss=bce where images have several.",
         ),
         "hidden folder": Kind(
             _KNOW,
