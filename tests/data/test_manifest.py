@@ -494,6 +494,10 @@ def test_a_column_of_several_labels_may_be_empty(tmp_path: Path) -> None:
     assert source.open("train").level().labels.tolist() == [[False, False], [True, False]]
 
 
+def test_a_column_of_several_labels_that_has_one_a_row_is_a_column_of_labels(tmp_path: Path) -> None:
+    assert not opened(write(tmp_path, ROWS.replace("label", "labels"))).open("train").level().is_multiple
+
+
 @pytest.mark.parametrize("column", ["labels", "label"])
 def test_several_rows_of_a_file(tmp_path: Path, column: str) -> None:
     rows = "a/1.jpg,cat\na/1.jpg,dog\n./a/2.jpg,dog\na/2.jpg,bird\na/3.jpg,cat\n"

@@ -87,7 +87,7 @@ def open_manifest(
     if found_faults and (faults == "refused" or not len(sound)):
         raise ValueError(_describe_faults(path, found_faults))
     notes = [Note("faulty line", fault.place, fault.detail, is_serious=True) for fault in found_faults]
-    table = table.chosen(sound) if found_faults else table
+    table = table.chosen(sound.tolist()) if found_faults else table
     notes += _note_names(columns)
     rows = np.arange(len(table.places))  # of the table, that samples are made of
     found = _read_labels(table, columns)

@@ -53,7 +53,7 @@ def read_class_columns(table: TextTable, columns: Sequence[str]) -> RowLabels:
     sets = [
         tuple(column for column, cell in zip(columns, cells, strict=True) if cell.lower() in _YES) for cells in rows
     ]
-    is_multiple = any(len(names) != 1 for names in sets)
+    is_multiple = _are_several(sets)
     detail = f"the {len(columns)} columns of 0 and 1 are taken as classes, " + (
         "of which an image may have several, or none" if is_multiple else "of which each image has one"
     )
@@ -70,9 +70,9 @@ def read_label_column(table: TextTable, column: str) -> RowLabels:
     is_several = is_several_name(column)
     mark = max(_MARKS, key=lambda each: sum(each in value for value in values))
     if not any(mark in value for value in values):
-        sets = [(value,) if value else () for value in values]
+        plain = [tuple(filter(None, (value,))) for value in values]
         classes = table.classes.get(column) or ordered(value for value in values if value)
-        return RowLabels(sets, classes, is_several, [])
+        return RowLabels(plain, classes, _are_several(plain), [])
     sets = [tuple(dict.fromkeys(filter(None, map(str.strip, value.split(mark))))) for value in values]
     classes = ordered(name for names in sets for name in names)
     if not is_several and len(classes) > len(set(values)):
@@ -80,7 +80,12 @@ def read_label_column(table: TextTable, column: str) -> RowLabels:
         names = table.classes.get(column) or ordered(values)
         return RowLabels([(value,) for value in values], names, False, [Note("mark in labels", column, detail, False)])
     detail = f"the cells are split at {mark!r}: an image may have several of {len(classes)} classes"
-    return RowLabels(sets, classes, True, [Note("several labels", column, detail, False)])
+    return RowLabels(sets, classes, _are_several(sets), [Note("several labels", column, detail, False)])
+
+
+def _are_several(sets: Sequence[tuple[str, ...]]) -> bool:
+    """Whether any row has several classes, or none."""
+    return any(len(names) != 1 for names in sets)
 
 
 def is_several_name(column: str) -> bool:
@@ -104,7 +109,7 @@ def join_rows(found: RowLabels, names: Sequence[str], *, is_several: bool) -> tu
     sets = [tuple(dict.fromkeys(name for row in same for name in found.sets[row])) for same in rows.values()]
     detail = f"{len(names)} rows list {len(rows)} files: the labels of a file's rows belong together"
     notes = [*found.notes, Note("several labels", "rows", detail, False)]
-    return RowLabels(sets, found.classes, True, notes), np.array([same[0] for same in rows.values()])
+    return RowLabels(sets, found.classes, _are_several(sets), notes), np.array([same[0] for same in rows.values()])
 
 
 def rarest_of_each(level: Level) -> np.ndarray:
