@@ -133,6 +133,7 @@ def test_sound_data_has_no_findings() -> None:
     [
         (b"", "broken file"),
         (b"I am a text", "broken file"),
+        (b"\0\0\0\x18ftypheic\0\0\0\0mif1heic", "unread format"),
         (jpeg(scene(1))[:900], "broken file"),
         (png(scene(1))[:-100], "broken file"),
         (PermissionError(13, "Permission denied"), "unreadable file"),

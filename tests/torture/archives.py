@@ -15,6 +15,7 @@ from vitrail.data.datasets import open_source
 from vitrail.data.exclusion import leave_out
 
 AREA = "archives"
+NUM_TESTED = 2
 _NUM_VARIANTS = 30
 _SECONDS = 60.0  # for all variants, on a busy machine
 _MAX_BYTES = 1 << 30

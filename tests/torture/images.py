@@ -15,6 +15,7 @@ from vitrail.data.decode import BrokenImageError, open_image
 from vitrail.data.draws import Draws
 
 AREA = "images"
+NUM_TESTED = 2
 _NUM_VARIANTS = 40
 _SECONDS = 90.0  # for all variants, on a busy machine
 _MAX_BYTES = 3 << 30
