@@ -138,6 +138,23 @@ def test_a_manifest_whose_splits_are_numbers_gives_code_1(pets: Path, capsys: py
     assert "train: not there; the splits are: 0 and 1" in capsys.readouterr().out
 
 
+def test_every_faulty_line_of_a_manifest_is_a_case(pets: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    images = sorted(pets.rglob("*.png"))
+    lines = [f"{path.relative_to(pets.parent)},{path.parent.name},{path.parent.parent.name}" for path in images]
+    Path("list.csv").write_text("\n".join(["path,label,split", *lines, "a.png,cat", "b.png,,val", ",cat,val"]))
+    assert run_check("list.csv", "--json") == 1
+    record = json.loads(capsys.readouterr().out)
+    (faults,) = [finding for finding in record["findings"] if finding["problem"] == "faulty line"]
+    assert (faults["severity"], faults["count"]) == ("must be fixed", 3)
+    assert [case["detail"] for case in faults["cases"]] == [
+        "2 cells, but the header names 3 columns",
+        "no label given",
+        "no path given",
+    ]
+    with pytest.raises(ValueError, match="it is the first of 3 faulty lines"):
+        open_dataset("list.csv")
+
+
 def test_the_report_never_lands_inside_the_data(
     pets: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -68,7 +69,7 @@ def test_a_line_is_readable_and_top_is_at_most_all_classes(
 def test_csv_is_quoted(run: RunFolder, photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["predict", str(run.path), "photos", "--csv", "--top", "2"]) == 0
     heading, *rows = csv.reader(io.StringIO(capsys.readouterr().out))
-    assert heading == ["path", "class_1", "probability_1", "class_2", "probability_2"]
+    assert heading == ["path", "class_1", "probability_1", "class_2", "probability_2", "error"]
     assert [row[0] for row in rows] == PATHS
     assert all(float(row[2]) >= float(row[4]) > 0 for row in rows)
 
@@ -93,6 +94,27 @@ def test_a_broken_image_is_named_and_the_others_are_answered(
     captured = capsys.readouterr()
     assert captured.err.startswith("vitrail: photos/a.png: ")
     assert [line.split("  ")[0] for line in captured.out.splitlines()] == PATHS[1:]
+
+
+def test_what_cannot_be_read_has_a_row(
+    run: RunFolder, photos: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(photos)
+    (photos / "=cmd.png").write_bytes(b"")
+    os.mkfifo(photos / "pipe.png")
+    images = ["./pipe.png", "=cmd.png", "a.png"]
+    assert main(["predict", str(run.path), *images, "--csv", "--top", "1"]) == 1
+    heading, pipe, formula, answered = csv.reader(io.StringIO(capsys.readouterr().out))
+    assert heading == ["path", "class_1", "probability_1", "error"]
+    assert pipe == ["./pipe.png", "", "", "is a pipe, not a file with an image"]
+    assert formula == ["'=cmd.png", "", "", "is empty"]
+    assert (answered[0], answered[3]) == ("a.png", "")
+    assert main(["predict", str(run.path), *images, "--json"]) == 1
+    records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert records[1] == {"path": "=cmd.png", "error": "is empty"}
+    assert [list(record) for record in records] == [["path", "error"], ["path", "error"], ["path", "answers"]]
+    assert main(["predict", str(run.path), *images[:2], "--csv"]) == 2
+    assert capsys.readouterr().out.splitlines()[:1] == ["path,error"]
 
 
 def test_nothing_to_answer_is_exit_code_2(run: RunFolder, photos: Path, capsys: pytest.CaptureFixture[str]) -> None:

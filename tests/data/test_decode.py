@@ -1,3 +1,4 @@
+import os
 import struct
 import warnings
 import zlib
@@ -11,7 +12,11 @@ import torch
 from PIL import Image, ImageChops, ImageFile, ImageOps, features
 from torch import Tensor
 
-from vitrail.data.decode import BrokenImageError, open_image
+from vitrail.data.augment import Augmentation, EvaluationView
+from vitrail.data.decode import BrokenImageError, ImageTooLargeError, open_image, opened, take_library_lines
+from vitrail.data.decode.library_lines import LIBRARY_LINES
+from vitrail.data.draws import Draws
+from vitrail.settings.images import AugmentationSettings
 
 WIDTH, HEIGHT = 96, 64
 RED, GREEN, BLUE, WHITE = (220, 30, 30), (30, 200, 40), (20, 40, 210), (255, 255, 255)
@@ -405,7 +410,7 @@ def test_a_jpeg_cut_off_anywhere_is_broken(kind: str, shrink: int) -> None:
     data = JPEG_KINDS[kind]
     open_image(data).pixels(shrink=shrink)
     for cut in choose_cuts(data):
-        assert_broken(data[:cut], "cut off|begins with", shrink=shrink)
+        assert_broken(data[:cut], "cut off|is not an image", shrink=shrink)
 
 
 @pytest.mark.parametrize("shrink", [1, 8])
@@ -448,7 +453,7 @@ def test_other_files_cut_off_anywhere_are_broken_whatever_pillow_was_told(
     data = encode(draw_noise(), name, **options)
     open_image(data).pixels()
     for cut in choose_cuts(data):
-        assert_broken(data[:cut], "cut off|begins with|cannot be decoded")
+        assert_broken(data[:cut], "cut off|is not an image|cannot be decoded")
     assert ImageFile.LOAD_TRUNCATED_IMAGES is accepts_truncated
 
 
@@ -457,7 +462,7 @@ def test_gif_and_bmp_cut_off_within_their_pixels_are_broken(name: str, monkeypat
     monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
     data = encode(draw_noise(), name)
     for cut in choose_cuts(data[:-10]):
-        assert_broken(data[:cut], "cut off|begins with|cannot be decoded")
+        assert_broken(data[:cut], "cut off|is not an image|cannot be decoded")
 
 
 def test_a_jpeg2000_cut_off_right_after_its_headers_is_broken() -> None:
@@ -489,7 +494,7 @@ def test_random_damage_gives_pixels_or_the_one_error(name: str, capfd: pytest.Ca
             assert image.pixels().shape == (3, image.height, image.width)
         except BrokenImageError as error:
             messages.append(str(error))
-    capfd.readouterr()  # the decoders' libraries complain to stderr
+    assert capfd.readouterr().err == ""
     assert messages
     assert all(message and "\n" not in message for message in messages)
 
@@ -498,9 +503,12 @@ def test_random_damage_gives_pixels_or_the_one_error(name: str, capfd: pytest.Ca
     ("data", "match"),
     [
         (b"", "is empty"),
-        (b"<html><body>404</body></html>", r"is not an image that can be read: it begins with b'<html><body>'"),
-        (b"hello, this is a text\n" * 20, "is not an image"),
-        (bytes(5000), "is not an image"),
+        (b" <HTML><body>404</body></html>", r"^is not an image that can be read: it looks like an HTML page$"),
+        (b"root:x:0:0:root:/root:/bin/bash\n" * 20, r"^is not an image that can be read$"),
+        (bytes(5000), r"^is not an image that can be read: it looks like zeros$"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0", "fetch the file with git lfs pull"),
+        (b"\0\0\0\x18ftypheic\0\0\0\0mif1heic", r"is a HEIC image: pip install 'vitrail\[heic\]' reads it, or convert"),
+        (b"\xff\x0a\xfa\x1f\x01\x91", "is a JPEG XL image, which is not read: convert it to JPEG or PNG"),
         (np.random.default_rng(3).bytes(5000), "is not an image"),
         (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n", "is not an image"),
         (b"\xff\xd8\xff", "cut off"),
@@ -557,11 +565,98 @@ def test_a_bomb_in_the_texts_of_a_png_does_not_explode(kind: bytes) -> None:
     assert open_image(data).pixels().flatten().tolist() == [1, 2, 3]
 
 
-def test_a_jpeg_of_endless_scans_is_refused() -> None:
+@pytest.mark.parametrize("between", [b"", b"\xff\xe5\x00\x04\xff\xd9", b"\xff\xff\xe5\x00\x02", b"\xff\x02\x7f\xf0"])
+def test_a_jpeg_of_endless_scans_is_refused(between: bytes) -> None:
     data = encode(draw_quadrants(), "JPEG", progressive=True)
     last = data.rindex(b"\xff\xda")
-    assert_broken(data[:last] + data[last:-2] * 200 + data[-2:], "more than 100 scans")
+    assert_broken(data[:last] + between + data[last:-2] * 200 + data[-2:], "more than 100 scans")
     assert_quadrants(open_image(data + b"\xff\xda" * 200).pixels(), tolerance=16)
+    thumbnail = b"\xff\xe5" + struct.pack(">H", 402) + b"\xff\xda" * 200
+    assert_quadrants(open_image(data[:last] + thumbnail + data[last:]).pixels(), tolerance=16)
+
+
+def test_the_larger_a_jpeg_the_fewer_scans_it_may_have() -> None:
+    data = encode(draw_quadrants(), "JPEG", progressive=True)
+    last = data.rindex(b"\xff\xda")
+    data = data[:last] + data[last:-2] * 30 + data[-2:]
+    open_image(data).pixels()
+    with pytest.raises(BrokenImageError, match=rf"is a JPEG of {WIDTH} x {HEIGHT} pixels in more than 15 scans"):
+        open_image(data, max_pixels=WIDTH * HEIGHT).pixels()
+
+
+@pytest.mark.parametrize("size", [(99_000_000, 1), (1, 99_000_000), (100_001, 20)])
+def test_a_strip_is_refused_before_it_is_decoded(size: tuple[int, int]) -> None:
+    with pytest.raises(
+        ImageTooLargeError, match=rf"is {size[0]} x {size[1]} pixels, more than the limit of 100000 a side"
+    ):
+        open_image(make_png(*size, depth=8, colour=2, rows=b""))
+
+
+def test_the_longest_strip_that_is_taken_becomes_a_picture() -> None:
+    image = open_image(make_png(100_000, 1, depth=8, colour=0, rows=bytes(100_001)))
+    assert EvaluationView(224)(image, Draws(0)).shape == (3, 224, 224)
+    assert Augmentation(224, AugmentationSettings(crop="simple"))(image, Draws(0)).shape == (3, 224, 224)
+
+
+def test_what_needs_more_memory_than_there_is_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(ImageFile.ImageFile, "load", fail)
+    assert_broken(encode(draw_quadrants(), "TIFF"), "needs more memory to be decoded than there is")
+
+
+def make_tiff(*, side: int, bits: int, tile: int | None = None) -> bytes:
+    """The header of a grey image of floating point, in one strip or in a tile."""
+    entries = {256: side, 257: side, 258: bits, 259: 1, 262: 1, 277: 1, 339: 3}
+    entries |= {273: 0, 278: side, 279: 0} if tile is None else {322: tile, 323: tile, 324: 0, 325: 0}
+    listed = b"".join(
+        struct.pack("<HHII", tag, 3 if tag in (258, 339) else 4, 1, value) for tag, value in sorted(entries.items())
+    )
+    return b"II*\0" + struct.pack("<IH", 8, len(entries)) + listed + bytes(4)
+
+
+def test_a_tiff_is_measured_by_the_bytes_that_it_unfolds_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert open_image(make_tiff(side=10_000, bits=32)).mode == "F"
+    with pytest.raises(ImageTooLargeError, match=r"^unfolds to 1e\+04 MB, more than the limit of 400$"):
+        open_image(make_tiff(side=8, bits=32, tile=50_000))
+    monkeypatch.setattr(opened, "MAX_BYTES_PER_PIXEL", 3)
+    with pytest.raises(ImageTooLargeError, match=r"^unfolds to 400 MB, more than the limit of 300$"):
+        open_image(make_tiff(side=10_000, bits=32))
+
+
+# What decoders print
+
+
+def test_lines_of_the_libraries_are_kept_for_a_log(capfd: pytest.CaptureFixture[str]) -> None:
+    take_library_lines()
+    jpeg = encode(draw_noise(), "JPEG")
+    open_image(jpeg[:-2] + b"\x11" * 9 + jpeg[-2:]).pixels()
+    assert [line.startswith("Corrupt JPEG data: ") for line in take_library_lines()] == [True]
+    tiff = bytearray(encode(draw_noise(), "TIFF", compression="tiff_deflate"))
+    tiff[len(tiff) // 2] ^= 255
+    assert_broken(bytes(tiff), "cannot be decoded|cut off")
+    assert any("Decode" in line for line in take_library_lines())
+    assert take_library_lines() == []
+    assert capfd.readouterr().err == ""
+
+
+def test_what_others_print_while_an_image_is_decoded_reaches_the_screen(capfd: pytest.CaptureFixture[str]) -> None:
+    with LIBRARY_LINES, LIBRARY_LINES:
+        os.write(2, b"epoch 3: 12 %\nCorrupt JPEG data: bad Huffman code\nepoch 3: 13 %")
+    assert capfd.readouterr().err == "epoch 3: 12 %\nepoch 3: 13 %"
+    assert take_library_lines() == ["Corrupt JPEG data: bad Huffman code"]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_process_forked_while_an_image_is_decoded_prints_to_the_screen(capfd: pytest.CaptureFixture[str]) -> None:
+    with LIBRARY_LINES:
+        child = os.fork()
+        if child == 0:
+            os.write(2, b"from the child")
+            os._exit(0)
+        os.waitpid(child, 0)
+    assert capfd.readouterr().err == "from the child"
 
 
 # Arrays

@@ -196,10 +196,19 @@ def test_tables_without_images_or_labels_are_errors(tmp_path: Path) -> None:
         open_huggingface(save(tmp_path / "unlabelled", {"train": labelled([1], [None])}))
 
 
-@pytest.mark.parametrize("location", ["hf://name", "hf://a/b/c", "hf://a/b:", "hf://"])
+@pytest.mark.parametrize(
+    "location", ["hf://name", "hf://a/b/c", "hf://a/b:", "hf://", "hf://..", "hf://../..", "hf://./a", "hf://~/a"]
+)
 def test_an_address_of_another_form_is_an_error(location: str) -> None:
     with pytest.raises(ValueError, match="is not of the form hf://owner/name"):
         open_huggingface(location)
+
+
+def test_an_address_of_the_hub_never_means_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "owner/name").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=rf"here lies a folder owner/name: write hf://{tmp_path}/owner/name for the"):
+        open_huggingface("hf://owner/name")
 
 
 def test_a_folder_that_is_not_there_is_an_error(tmp_path: Path) -> None:

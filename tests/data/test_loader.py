@@ -158,6 +158,24 @@ def test_a_broken_file_is_replaced_counted_and_listed(tmp_path: Path) -> None:
     assert sorted(line.split(",")[2] for line in listing[1:]) == ["broken", "broken", "unreadable"]
 
 
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_what_decoders_print_goes_to_the_log_once_with_the_file(
+    tmp_path: Path, num_workers: int, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    dataset = write_images(tmp_path, count=4)
+    whole = (tmp_path / "2.jpg").read_bytes()
+    (tmp_path / "2.jpg").write_bytes(whole[:-2] + b"\x11" * 9 + whole[-2:])
+    sampler = Sampler(4, batch_size=2, seed=0)
+    loader = ImageLoader(dataset, transform=JitteredCrop(), sampler=sampler, num_workers=num_workers)
+    with caplog.at_level("INFO", logger="vitrail"):
+        for epoch in range(2):
+            assert sum(batch.num_samples for batch in loader.epoch(epoch)) == 4
+    assert [record.message[: len(f"{tmp_path}/2.jpg: Corrupt")] for record in caplog.records] == [
+        f"{tmp_path}/2.jpg: Corrupt"
+    ]
+    assert capfd.readouterr().err == ""
+
+
 def test_evaluation_leaves_broken_files_out_and_counts_no_image_twice(tmp_path: Path) -> None:
     dataset = write_images(tmp_path, count=12, broken=(1, 4, 5, 6, 7))
     quarantine = Quarantine(QuarantineSettings(max_share=0.5))

@@ -2,6 +2,7 @@ import builtins
 import errno
 import json
 import pickle
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -181,7 +182,10 @@ def test_path_that_is_listed_twice(tmp_path: Path) -> None:
 def test_path_that_is_listed_with_two_labels(tmp_path: Path) -> None:
     source = opened(write(tmp_path, ROWS + "a/2.jpg,cat,train\n"))
     (note,) = source.notes
-    assert note.detail == "listed again in line 6 after line 3, as 'cat' after 'dog'; keep one line of each"
+    assert note.detail == (
+        "listed again in line 6 after line 3, as 'cat' after 'dog' "
+        "(call the column 'labels' where a file may have several); keep one line of each"
+    )
 
 
 def test_single_missing_files_are_left_to_the_reader(tmp_path: Path) -> None:
@@ -202,13 +206,13 @@ def test_paths_that_lead_nowhere(tmp_path: Path) -> None:
         ("path,label\n", r"list\.csv lists no images"),
         ("paths,label\na/1.jpg,cat\n", r"no column 'path'; its columns are named: paths, label; is 'paths' meant\?"),
         ("path,lable\na/1.jpg,cat\n", r"no column 'label'; its columns are named: path, lable; is 'lable' meant\?"),
-        ("a/1.jpg,cat\na/2.jpg,dog\n", r"no column 'path'; its columns are named: a/1\.jpg, cat$"),
+        ("a/1.jpg,cat\na/2.jpg,dog\n", r"no column 'path': its first line must name the columns, such as path,label$"),
         ("path,label\na/1.jpg,cat\na/2.jpg,\n", r"list\.csv, line 3: no label given"),
         ("path,label\na/1.jpg,cat\n\n ,dog\n", r"list\.csv, line 4: no path given"),
         ("path,label,split\na/1.jpg,cat,\n", r"list\.csv, line 2: no split given"),
         ("path,label\na/1.jpg,cat,black\n", r"line 2: 3 cells, but the header names 2 columns"),
         ("path,label\na/1.jpg,cat\na/2.jpg\n", r"line 3: 1 cells, but the header names 2 columns"),
-        ("path,label,label\na/1.jpg,cat,dog\n", r"two columns named 'label'"),
+        ("path,label,label\na/1.jpg,cat,dog\n", r"two columns of one name, number 2 and number 3"),
     ],
 )
 def test_errors_of_csv(tmp_path: Path, text: str, message: str) -> None:
@@ -342,7 +346,7 @@ def test_images_in_a_table_are_named_by_absolute_paths(tmp_path: Path, monkeypat
     ("column", "values", "kind"),
     [
         ("label", [0.0, 1.0], "double"),
-        ("Label", [True, False], "bool"),
+        ("Label", [b"x", b"y"], "binary"),
         ("label", [["cat"], ["dog"]], r"list<.*>"),
         ("split", [0.0, 1.0], "double"),
     ],
@@ -396,3 +400,139 @@ def test_a_manifest_without_labels_opens_where_none_are_needed(tmp_path: Path) -
     assert [(source.open(split).levels, len(source.open(split))) for split in source.splits] == [({}, 1), ({}, 1)]
     with pytest.raises(ValueError, match="'label'"):
         open_manifest(path, name="pets")
+
+
+# Faults
+
+
+def test_several_faults_are_counted_or_noted_one_by_one(tmp_path: Path) -> None:
+    rows = [
+        "path,label,split",
+        "a/1.jpg,cat,train",
+        "a/2.jpg,,train",
+        "a/3.jpg,dog",
+        "a/\0.jpg,dog,val",
+        "a/4.jpg,dog,val",
+    ]
+    path = write(tmp_path, "\n".join(rows))
+    with pytest.raises(
+        ValueError, match=r"list\.csv, line 3: no label given; it is the first of 3 faulty lines: `vitrail"
+    ):
+        opened(path)
+    source = open_manifest(path, name="pets", faults="noted")
+    assert [paths_of(source.open(split)) for split in source.splits] == [["a/1.jpg"], ["a/4.jpg"]]
+    assert [note[:3] for note in source.notes if note.is_serious and note.problem == "faulty line"] == [
+        ("faulty line", "line 3", "no label given"),
+        ("faulty line", "line 4", "2 cells, but the header names 3 columns"),
+        ("faulty line", "line 5", "the path 'a/\\x00.jpg' has a NUL byte in it, as no file's name has"),
+    ]
+
+
+def test_a_manifest_whose_lines_are_all_faulty_is_an_error_in_any_case(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="the first of 2 faulty lines"):
+        open_manifest(write(tmp_path, "path,label\na\n,b\n"), name="pets", faults="noted")
+
+
+def test_faulty_rows_of_a_table_of_images_are_left_out(tmp_path: Path) -> None:
+    columns = {"image": [b"one", b"two", b"three", b"four"], "label": ["x", None, "y", "y"], "split": ["train"] * 4}
+    source = open_manifest(write_parquet(tmp_path / "held.parquet", columns), name="h", val_share=0.0, faults="noted")
+    train = source.open("train")
+    assert [(train.read(index), train.locate(index)[-2:]) for index in range(3)] == [
+        (b"one", "!1"),
+        (b"three", "!3"),
+        (b"four", "!4"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "root:x:0:0:root:/root:/bin/bash\ndaemon:x:1:1::/usr/sbin:/bin/false\n",
+        "-----BEGIN PRIVATE KEY-----\nMIIEvQIBADANBg\n",
+        "correct horse battery staple\nanother\n",
+        "aws_key=AKIA123,secret=abc\n1,2\n",
+        "AKIA1234/x,label,label\n",
+    ],
+)
+def test_a_file_that_is_no_manifest_is_not_shown(tmp_path: Path, content: str) -> None:
+    with pytest.raises(ValueError, match=r"list\.csv has") as caught:
+        opened(write(tmp_path, content))
+    words = [word for word in re.split(r"\W+", content) if len(word) > 3 and word != "label"]
+    assert not [word for word in words if word in str(caught.value).replace(str(tmp_path), "")]
+
+
+# Several labels
+
+
+MANY = """path,{column},split
+a/1.jpg,cat{mark}dog,train
+a/2.jpg,dog,train
+a/3.jpg,cat,train
+a/4.jpg,dog{mark} cat,val
+"""
+
+
+@pytest.mark.parametrize("mark", [";", "|"])
+@pytest.mark.parametrize("column", ["label", "Labels", "tags"])
+def test_cells_of_several_labels(tmp_path: Path, mark: str, column: str) -> None:
+    source = opened(write(tmp_path, MANY.format(mark=mark, column=column)))
+    level = source.open("train").level()
+    assert (level.classes, level.is_multiple) == (("cat", "dog"), True)
+    assert level.labels.tolist() == [[True, True], [False, True], [True, False]]
+    assert source.open("val").level().labels.tolist() == [[True, True]]
+    assert "several labels" in [note.problem for note in source.notes]
+
+
+def test_a_mark_in_the_name_of_a_class_is_left_there(tmp_path: Path) -> None:
+    source = opened(write(tmp_path, ROWS.replace("cat", "cat|small")))
+    assert source.open("train").level().classes == ("cat|small", "dog")
+    assert [note.problem for note in source.notes] == ["mark in labels"]
+
+
+def test_a_column_of_several_labels_may_be_empty(tmp_path: Path) -> None:
+    source = opened(write(tmp_path, "path,labels,split\na/1.jpg,,train\na/2.jpg,cat,train\na/3.jpg,dog,val\n"))
+    assert source.open("train").level().labels.tolist() == [[False, False], [True, False]]
+
+
+def test_a_column_of_several_labels_that_has_one_a_row_is_a_column_of_labels(tmp_path: Path) -> None:
+    assert not opened(write(tmp_path, ROWS.replace("label", "labels"))).open("train").level().is_multiple
+
+
+@pytest.mark.parametrize("column", ["labels", "label"])
+def test_several_rows_of_a_file(tmp_path: Path, column: str) -> None:
+    rows = "a/1.jpg,cat\na/1.jpg,dog\n./a/2.jpg,dog\na/2.jpg,bird\na/3.jpg,cat\n"
+    source = opened(write(tmp_path, f"path,{column}\n{rows}"), val_share=0.0)
+    train = source.open("train")
+    assert paths_of(train) == ["a/1.jpg", "./a/2.jpg", "a/3.jpg"]
+    assert train.level().labels.tolist() == [[False, True, True], [True, False, True], [False, True, False]]
+    assert not [note for note in source.notes if note.is_serious]
+
+
+def test_rows_of_a_file_in_two_splits_are_noted(tmp_path: Path) -> None:
+    rows = "a/1.jpg,cat,train\na/1.jpg,dog,val\na/2.jpg,dog,val\na/3.jpg,cat,train\n"
+    source = opened(write(tmp_path, f"path,labels,split\n{rows}"))
+    assert [(note.problem, note.place) for note in source.notes if note.is_serious and "split" in note.problem] == [
+        ("file in two splits", "a/1.jpg")
+    ]
+
+
+def test_a_column_for_each_class(tmp_path: Path) -> None:
+    text = "path,zebra,ant,split\na/1.jpg,1,1,train\na/2.jpg,0,0,train\na/3.jpg,0,1,val\n"
+    source = opened(write(tmp_path, text))
+    assert source.open("train").level().classes == ("zebra", "ant")
+    assert source.open("train").level().labels.tolist() == [[True, True], [False, False]]
+    assert "columns of classes" in [note.problem for note in source.notes]
+    one_hot = opened(write(tmp_path, "path,a,b,c\na/1.jpg,0,1,0\na/2.jpg,0.0,0,1\na/3.jpg,true,0,0\n"), val_share=0.0)
+    assert one_hot.open("train").level().labels.tolist() == [1, 2, 0]
+
+
+def test_parquet_columns_of_yes_and_no(tmp_path: Path) -> None:
+    columns = {"image": [b"a", b"b", b"c"], "cat": [True, True, False], "dog": [False, True, True]}
+    train = opened(write_parquet(tmp_path / "held.parquet", columns), val_share=0.0).open("train")
+    assert train.level().labels.tolist() == [[True, False], [True, True], [False, True]]
+
+
+def test_images_of_several_labels_are_split_by_their_rarest(tmp_path: Path) -> None:
+    rows = "".join(f"a/{row}.jpg,common{';rare' * (row % 10 == 0)}\n" for row in range(1, 101))
+    source = opened(write(tmp_path, f"path,labels\n{rows}"), val_share=0.2)
+    assert source.open("val").level().labels.sum(axis=0).tolist() == [20, 2]

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from vitrail.data.exclusion import leave_out
 from vitrail.data.quarantine import Problem, Quarantine, QuarantineSettings
+from vitrail.data.stored import FileDataset
 
 
 def problem(name: str) -> Problem:
@@ -47,6 +49,22 @@ def test_a_folder_that_is_gone_is_not_made_anew(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_names_that_a_spreadsheet_would_compute_are_guarded_and_read_back(tmp_path: Path) -> None:
+    listing = tmp_path / "quarantine.csv"
+    names = ["=1.jpg", "-b.jpg", "'@c.jpg"]
+    for _ in range(2):
+        Quarantine(QuarantineSettings(listing=listing)).account([problem(name) for name in names], num_readings=10)
+    assert [row["path"] for row in rows(listing)] == ["'=1.jpg", "'-b.jpg", "''@c.jpg"]
+    data = FileDataset(name="files", split="train", root=tmp_path, paths=[*names, "whole.jpg"], levels={})
+    left = leave_out(data, listing)
+    assert [left.locate(index) for index in range(len(left))] == [str(tmp_path / "whole.jpg")]
+
+
+def test_a_list_that_is_no_file_is_refused() -> None:
+    with pytest.raises(ValueError, match="/dev/zero is no file"):
+        leave_out(FileDataset(name="files", split="train", root=Path(), paths=["a"], levels={}), "/dev/zero")
+
+
 def test_more_than_the_allowed_share_stops_the_run() -> None:
     quarantine = Quarantine(QuarantineSettings(max_share=0.05))
     quarantine.account([problem(str(number)) for number in range(10)], num_readings=199)  # too early to tell
@@ -71,6 +89,7 @@ def test_a_share_is_between_zero_and_one() -> None:
 LISTING = """
 import sys
 from pathlib import Path
+from vitrail.data.exclusion import leave_out
 from vitrail.data.quarantine import Problem, Quarantine, QuarantineSettings
 name, listing = sys.argv[1:]
 quarantine = Quarantine(QuarantineSettings(listing=Path(listing)))

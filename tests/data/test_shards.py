@@ -342,6 +342,34 @@ def test_a_damaged_shard_is_an_error_that_names_it(tmp_path: Path, start: int, s
         open_shards(str(path))
 
 
+@pytest.mark.parametrize("kind", [b"0", b"x", b"L"])
+@pytest.mark.parametrize(
+    "size", [b"-0000001000\0", b"-2000      \0", b"\xff" * 10 + b"\xfe\0", b"+0000000100\0", b"0000_000100\0"]
+)
+def test_a_size_below_zero_does_not_lead_back(tmp_path: Path, kind: bytes, size: bytes) -> None:
+    path = tmp_path / "a.tar"
+    write_tar(path, samples({"a": 0}), format=tarfile.USTAR_FORMAT)
+    data = bytearray(path.read_bytes())
+    header = data[1024:1536]
+    header[124:136], header[148:156], header[156:157] = size, b" " * 8, kind
+    header[148:156] = b"%06o\0 " % sum(header)
+    data[1024:1536] = header
+    path.write_bytes(data)
+    with pytest.raises(ValueError, match=r"a.tar is damaged, .* no header at byte 1024"):
+        open_shards(str(path))
+
+
+@pytest.mark.parametrize("records", [b"13 size=-512\n", b"12 size=\xc2\xb2\n", b"9999999999999999999999 a=b\n"])
+def test_odd_numbers_in_an_extended_header_are_damage(tmp_path: Path, records: bytes) -> None:
+    path = tmp_path / "a.tar"
+    member = tarfile.TarInfo("header")
+    member.size, member.type = len(records), b"x"
+    padded = records.ljust(512, b"\0")
+    path.write_bytes(member.tobuf(tarfile.USTAR_FORMAT) + padded + bytes(1024))
+    with pytest.raises(ValueError, match=r"a.tar is damaged"):
+        open_shards(str(path))
+
+
 def test_a_changed_byte_in_a_header_is_found(tmp_path: Path) -> None:
     path = tmp_path / "a.tar"
     write_tar(path, samples({"a": 0}))

@@ -5,12 +5,51 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from PIL import Image
 from tiny_runs import run_in
 
 from vitrail.cli import main
 from vitrail.data import datasets
 from vitrail.data.contract import Dataset, Level, Source
 from vitrail.data.datasets import open_split
+from vitrail.data.decode import open_image
+from vitrail.data.draws import Draws
+from vitrail.inference.trained import load_trained
+from vitrail.tasks.classify.class_answers import ClassAnswer
+
+
+def write_manifest(folder: Path) -> Path:
+    """Images of colours that are there or not, with the colours as labels."""
+    generator = np.random.default_rng(0)
+    lines = ["path,labels,split"]
+    for number in range(24):
+        is_there = generator.random(3) < 0.5
+        pixels = generator.integers(0, 60, (16, 16, 3)).astype(np.uint8) + 120 * is_there.astype(np.uint8)
+        Image.fromarray(pixels).save(folder / f"{number}.png")
+        names = "|".join(np.array(["red", "green", "blue"])[is_there])
+        lines.append(f"{number}.png,{names},{'val' if number % 3 == 0 else 'train'}")
+    (folder / "list.csv").write_text("\n".join(lines))
+    return folder / "list.csv"
+
+
+def test_from_a_manifest_to_predictions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = (f"data={write_manifest(tmp_path)}", "epochs=1", "schedule.warmup_epochs=0", "augmentation.repeats=1")
+    with pytest.raises(ValueError, match="images of this data have several labels"):
+        run_in(tmp_path / "refused", *words)
+    run = run_in(tmp_path / "run", *words, "objective.loss=bce")
+    [record] = [record for record in run.read_metrics() if record["kind"] == "eval"]
+    assert 0 < record["mean_average_precision"] <= 100
+    trained = load_trained(run.path)
+    assert trained.is_multiple
+    answer = trained.predict(tmp_path / "0.png", top=3)
+    image = trained.view(open_image((tmp_path / "0.png").read_bytes()), Draws(0))
+    with torch.no_grad():
+        expected = trained.model(trained.normalize(image[None]))[0].sigmoid().sort(descending=True).values
+    assert isinstance(answer, ClassAnswer)
+    assert answer.probabilities == pytest.approx(expected.tolist(), abs=1e-4)
+    assert main(["predict", str(run.path), str(tmp_path / "0.png"), "--json"]) == 0
+    assert {row["class"] for row in json.loads(capsys.readouterr().out)["answers"]} == {"red", "green", "blue"}
 
 
 class SeveralLabels(Dataset):

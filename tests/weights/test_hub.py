@@ -127,7 +127,9 @@ def test_addresses(text: str, parts: tuple[str, str | None, str | None]) -> None
     assert str(address) == text
 
 
-@pytest.mark.parametrize("text", ["hf://", "hf://name", "hf://owner/", "hf://owner/name/../x", "hf://owner/na me"])
+@pytest.mark.parametrize(
+    "text", ["hf://", "hf://name", "hf://owner/", "hf://owner/name/../x", "hf://owner/na me", "hf://..", "hf://../.."]
+)
 def test_bad_addresses(text: str) -> None:
     with pytest.raises(ValueError, match="not of the form hf://owner/name"):
         load_weights(small_model("deit_tiny"), text)

@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
     from vitrail.data.doctor.check_files import as_json, write_files
     from vitrail.data.loader import check_workers
 
-    source = open_source(arguments.data, val_share=arguments.val_share, download=arguments.download)
+    source = open_source(arguments.data, val_share=arguments.val_share, download=arguments.download, faults="noted")
     folder = _prepare_folder(arguments.out, data=Path(arguments.data), name=source.name)
     workers = _count_cores() if arguments.workers is None else check_workers(arguments.workers)
     with _show_progress() as progress:

@@ -225,13 +225,14 @@ def _draw_image(
 ) -> "MapPicture":
     """Write the picture of one image into a file whose path begins with `start`."""
     from vitrail.data.decode import open_image
+    from vitrail.data.regular_files import read_regular_file
     from vitrail.data.stored import printable
     from vitrail.explain.drawing import draw_maps
     from vitrail.explain.maps_page import MapPicture
     from vitrail.explain.window import draw_window
 
     try:
-        image = open_image(Path(path).read_bytes())
+        image = open_image(read_regular_file(path))
         crop = trained.view.plan((image.height, image.width))
         picture, original = crop.apply(image), image.pixels()
     except (OSError, ValueError) as error:

@@ -2,14 +2,14 @@
 
 import argparse
 import contextlib
-import csv
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 from vitrail.inference.passes import MODEL_HELP
+from vitrail.storage import CsvWriter
 
 if TYPE_CHECKING:
     from vitrail.data.quarantine import Problem
@@ -19,6 +19,7 @@ SUMMARY = "name the classes of images"
 
 _INCOMPLETE, _NOTHING = 1, 2  # exit codes: some images, or all, could not be read
 _TRUNK = "trunk="
+_ERROR = "error"  # the column and key of what could not be read
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,8 +37,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workers", type=_at_least(0), help="processes that read images (default: by the device)")
     parser.add_argument("--device", default="auto", help="cpu, cuda, mps (default: the best there is)")
     kinds = parser.add_mutually_exclusive_group()
-    kinds.add_argument("--json", action="store_true", help="print a JSON object a line")
-    kinds.add_argument("--csv", action="store_true", help="print CSV with a heading")
+    kinds.add_argument(
+        "--json", action="store_true", help="print a JSON object an image, with an error where it can't be read"
+    )
+    kinds.add_argument(
+        "--csv",
+        action="store_true",
+        help="print CSV with a heading; the last column is the error of what can't be read",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -58,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
     settings: dict[str, Any] = {"device": arguments.device, "batch_size": arguments.batch_size}
     if arguments.workers is not None:
         settings["workers"] = arguments.workers
-    write = _make_writer(sys.stdout, is_json=arguments.json, is_csv=arguments.csv)
+    writer = _make_writer(sys.stdout, is_json=arguments.json, is_csv=arguments.csv)
 
     with _show_progress(len(paths)) as advance:
 
@@ -66,6 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
             nonlocal num_unread
             num_unread += 1
             print(f"vitrail: {problem.path}: {problem.detail}", file=sys.stderr)
+            writer.write_unread(problem)
             advance(1)
 
         passes = Passes(data, None, settings)
@@ -73,11 +81,10 @@ def run(arguments: argparse.Namespace) -> int:
             trained, data, passes=passes, top=arguments.top, note_unread=note_unread
         )
         for answer in answers:
-            write(answer)
+            writer.write(answer)
             advance(1)
+    writer.close()
     if num_unread == len(paths):
-        if arguments.csv:
-            print("path")
         return _NOTHING
     return _INCOMPLETE if num_unread else 0
 
@@ -127,24 +134,70 @@ def _walk(folder: str) -> Iterator[str]:
                 yield os.path.join(place, name)
 
 
-def _make_writer(file: TextIO, *, is_json: bool, is_csv: bool) -> "Callable[[Answer], object]":
-    """What writes an answer as one line, at once."""
-    if is_json:
-        return lambda answer: print(json.dumps(answer.record()), file=file, flush=True)
-    if not is_csv:
-        return lambda answer: print(answer, file=file, flush=True)
-    writer, has_heading = csv.writer(file, lineterminator="\n"), False
+class _Lines:
+    """Prints answers for people, one a line and each at once; what can't be read is told on stderr alone."""
 
-    def write(answer: "Answer") -> None:
-        nonlocal has_heading
+    def __init__(self, file: TextIO) -> None:
+        self.file = file
+
+    def write(self, answer: "Answer") -> None:
+        print(answer, file=self.file, flush=True)
+
+    def write_unread(self, problem: "Problem") -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class _JsonLines(_Lines):
+    """Prints a JSON object an image: its answers, or the error."""
+
+    def write(self, answer: "Answer") -> None:
+        print(json.dumps(answer.record()), file=self.file, flush=True)
+
+    def write_unread(self, problem: "Problem") -> None:
+        print(json.dumps({"path": problem.path, "error": problem.detail}), file=self.file, flush=True)
+
+
+class _CsvLines(_Lines):
+    """Prints a row an image, with the error in the last column; the first answer says which columns there are."""
+
+    def __init__(self, file: TextIO) -> None:
+        super().__init__(file)
+        self.writer = CsvWriter(file)
+        self.columns: list[str] | None = None
+        self.waiting: list[dict[str, str]] = []  # rows until the columns are known
+
+    def write(self, answer: "Answer") -> None:
         cells = answer.cells()
-        if not has_heading:
-            writer.writerow(cells)
-            has_heading = True
-        writer.writerow(cells.values())
-        file.flush()
+        if self.columns is None:
+            self._begin(list(cells))
+        self._add(cells)
 
-    return write
+    def write_unread(self, problem: "Problem") -> None:
+        self._add({"path": problem.path, _ERROR: problem.detail})
+
+    def close(self) -> None:
+        if self.columns is None:
+            self._begin(["path"])
+
+    def _begin(self, columns: list[str]) -> None:
+        self.columns = [*columns, _ERROR]
+        self.writer.write([self.columns])
+        for cells in self.waiting:
+            self._add(cells)
+
+    def _add(self, cells: Mapping[str, str]) -> None:
+        if self.columns is None:
+            self.waiting.append(dict(cells))
+            return
+        self.writer.write([[cells.get(column, "") for column in self.columns]])
+        self.file.flush()
+
+
+def _make_writer(file: TextIO, *, is_json: bool, is_csv: bool) -> _Lines:
+    return _JsonLines(file) if is_json else _CsvLines(file) if is_csv else _Lines(file)
 
 
 @contextlib.contextmanager

@@ -1,9 +1,10 @@
 """What `vitrail retrieve` prints and writes: figures of one run, or the matrix of train and test levels of several."""
 
-import csv
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from vitrail.storage import CsvWriter
 
 _MEASURES = {
     "top1": "kNN top-1",
@@ -44,13 +45,13 @@ def write_csv(content: Mapping[str, Any], path: Path) -> None:
     """The matrices as one file: a row a measure and test level, a column a run."""
     runs = content["runs"]
     with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(["measure", "test_level", "test_classes", *(run["run"] for run in runs)])
-        writer.writerow(["trained_on", "", "", *(run["trained_on"] or "" for run in runs)])
+        writer = CsvWriter(file, lineterminator="\r\n")
+        writer.write([["measure", "test_level", "test_classes", *(run["run"] for run in runs)]])
+        writer.write([["trained_on", "", "", *(run["trained_on"] or "" for run in runs)]])
         for measure in _measures(content):
             for level, count in content["levels"].items():
                 cells = (run["levels"][level].get(measure) for run in runs)
-                writer.writerow([measure, level, count, *("" if cell is None else f"{cell:.4f}" for cell in cells)])
+                writer.write([[measure, level, count, *("" if cell is None else f"{cell:.4f}" for cell in cells)]])
 
 
 def _measures(content: Mapping[str, Any]) -> list[str]:

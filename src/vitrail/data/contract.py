@@ -12,6 +12,8 @@ from torch import Tensor
 
 # What is asked of a source: labels, or an error; those that it has; or none, though it may have some.
 Labels = Literal["required", "optional", "ignored"]
+# What becomes of faults of single rows of a manifest: an error, or notes of the source without those rows.
+Faults = Literal["refused", "noted"]
 Same = TypeVar("Same", bound="Batch")
 NO_LABEL = -1  # the target of an image that has none: evaluations skip it, and no loss takes it for a class
 

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import get_args
 
 from vitrail.data.checks import check_choice
-from vitrail.data.contract import Dataset, Labels, Note, Source
+from vitrail.data.contract import Dataset, Faults, Labels, Note, Source
 from vitrail.data.exclusion import leave_out
 from vitrail.data.sources.folder import open_folder
 from vitrail.data.sources.grouping import GroupedSource, split_grouping
@@ -33,6 +33,7 @@ class Opening:
     seed: int  # of the automatic split
     download: bool  # whether a named set may be fetched
     labels: Labels  # whether labels must be there
+    faults: Faults  # whether rows of a manifest that are faulty are an error
 
 
 def open_source(
@@ -42,6 +43,7 @@ def open_source(
     seed: int = 0,
     download: bool = False,
     labels: Labels = "required",
+    faults: Faults = "refused",
 ) -> Source:
     """The data of that name or place, with all its splits.
 
@@ -54,10 +56,11 @@ def open_source(
     Where there is no val, a `val_share` of train is set aside as val; with 0 there is none.
 
     With labels="optional" a folder of images or a manifest without labels opens too, as data sets that have no levels;
-    with labels="ignored" no data set has any, and the folders below a folder mean nothing.
+    with labels="ignored" no data set has any, and the folders below a folder mean nothing. With faults="noted" a
+    manifest opens without its faulty rows, and a note tells of each.
     """
     check_choice("choice of labels", labels, get_args(Labels))
-    opening = Opening(val_share=val_share, seed=seed, download=download, labels=labels)
+    opening = Opening(val_share=val_share, seed=seed, download=download, labels=labels, faults=faults)
     spec, grouping = split_grouping(spec) if isinstance(spec, str) else (spec, None)
     source = _open(spec, opening)
     if labels == "ignored":
@@ -179,7 +182,12 @@ def _open_path(path: Path, opening: Opening) -> Source:
     if path.suffix.lower() in MANIFEST_EXTENSIONS:
         needs_labels = opening.labels == "required"
         return open_manifest(
-            path, name=path.stem, val_share=opening.val_share, seed=opening.seed, needs_labels=needs_labels
+            path,
+            name=path.stem,
+            val_share=opening.val_share,
+            seed=opening.seed,
+            needs_labels=needs_labels,
+            faults=opening.faults,
         )
     if path.suffix.lower() == ".tar":
         raise ValueError(f"{path} is an archive: unpack it, or write shards:{path} if it holds WebDataset samples")

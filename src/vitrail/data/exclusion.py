@@ -10,6 +10,7 @@ import numpy as np
 
 from vitrail.data.contract import Dataset, Source
 from vitrail.data.stored import FileDataset, Subset, printable
+from vitrail.storage import bare_cell
 
 
 def leave_out(dataset: Dataset, listing: str | Path, *, source: Source | None = None) -> Dataset:
@@ -39,11 +40,13 @@ def leave_out(dataset: Dataset, listing: str | Path, *, source: Source | None = 
 
 def _read_listing(listing: Path) -> list[str]:
     try:
+        if listing.exists() and not listing.is_file():
+            raise ValueError(f"{listing} is no file: is it a quarantine.csv?")
         with listing.open(newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
             reader = csv.DictReader(file)
             if "path" not in (reader.fieldnames or ()):
                 raise ValueError(f"{listing} has no column 'path': is it a quarantine.csv?")
-            return [row["path"] for row in reader if row["path"]]
+            return [bare_cell(row["path"]) for row in reader if row["path"]]
     except OSError as error:
         raise ValueError(f"cannot read {listing}: {error.strerror}") from None
     except csv.Error as error:

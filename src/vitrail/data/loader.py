@@ -1,5 +1,6 @@
 """From a data set to batches: read, decode, augment and stack, in this process or in workers, with the same result."""
 
+import logging
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -10,12 +11,13 @@ from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
 from vitrail.data.contract import Dataset, ImageBatch, Sample
-from vitrail.data.decode import BrokenImageError
+from vitrail.data.decode import BrokenImageError, take_library_lines
 from vitrail.data.draws import Draws
 from vitrail.data.quarantine import Problem, Quarantine
 from vitrail.data.sampler import Sampler
 from vitrail.data.samples import Images, SampleMaker, SomeBatch, Transform
 
+_LOGGER = logging.getLogger(__name__)
 # How many other samples are tried in the place of a broken one.
 _MAX_REPLACEMENTS = 20
 # Workers that any machine may be asked for, and so many for each core where those are more.
@@ -48,6 +50,7 @@ class Loader(Generic[SomeBatch]):
             raise ValueError("fixed views are for training with one view of an image at a time, and at least one")
         self.dataset, self.sampler, self.num_workers = dataset, sampler, num_workers
         self.quarantine = quarantine or Quarantine()
+        self._told: set[str] = set()
         self._batches = _BatchesOfEpoch(sampler)
         self._loader = DataLoader(
             _BatchMaker(dataset, make=make, sampler=sampler, fixed_views=fixed_views),
@@ -70,6 +73,10 @@ class Loader(Generic[SomeBatch]):
         for made in self._loader:
             if isinstance(made, _Failure):
                 raise ValueError(made.message)
+            for remark in made.remarks:
+                if remark not in self._told:
+                    self._told.add(remark)
+                    _LOGGER.info("%s", remark)
             num_samples = 0 if made.batch is None else made.batch.num_samples
             self.quarantine.account(made.problems, num_readings=num_samples + len(made.problems))
             if made.batch is not None:
@@ -114,6 +121,7 @@ class _Parcel(NamedTuple):
 
     batch: Any  # None where no sample of it could be read
     problems: list[Problem]
+    remarks: list[str]  # what decoders print of files that they read
 
 
 class _Failure(NamedTuple):
@@ -144,10 +152,12 @@ class _BatchMaker(TorchDataset):
 
     def __getitems__(self, samples: Sequence[Sample]) -> _Parcel | _Failure:
         problems: list[Problem] = []
+        remarks: list[str] = []
         indices: list[int] = []
         made = []
         for sample in samples:
             found = self._make(sample, problems)
+            remarks += (f"{self.dataset.locate(sample.index)}: {line}" for line in take_library_lines())
             if found is None and self.is_training:
                 return self._give_up(sample, problems[-1])
             if found is None:  # an evaluation counts no sample twice: a broken one is left out
@@ -155,7 +165,7 @@ class _BatchMaker(TorchDataset):
             indices.append(found[0])
             made.append(found[1])
         batch = self.make.collate(self.dataset, made, torch.tensor(indices)) if made else None
-        return _Parcel(batch, problems)
+        return _Parcel(batch, problems, remarks)
 
     def _make(self, sample: Sample, problems: list[Problem]) -> tuple[int, Any] | None:
         """What is made of a sample or of the one that replaces it, after its index; None when none could be read."""

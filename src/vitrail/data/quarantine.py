@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from vitrail.storage import locked
+from vitrail.storage import CsvWriter, bare_cell, locked
 
 _LOGGER = logging.getLogger(__name__)
 COLUMNS = ("path", "split", "problem", "detail")
@@ -77,10 +77,10 @@ class Quarantine:
             return problems
         with locked(listing):
             with listing.open(newline="", encoding="utf-8") as file:
-                listed = {row["path"] for row in csv.DictReader(file) if row.get("path")}
+                listed = {bare_cell(row["path"]) for row in csv.DictReader(file) if row.get("path")}
             new = [problem for problem in problems if problem.path not in listed]
             with listing.open("a", newline="", encoding="utf-8") as file:
-                csv.writer(file).writerows(new if file.tell() else [COLUMNS, *new])
+                CsvWriter(file, lineterminator="\r\n").write(new if file.tell() else [COLUMNS, *new])
         return new
 
 

@@ -1,6 +1,7 @@
 """The two plain kinds of data set: files on a disk, and pixels in memory."""
 
 import copy
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import overload
@@ -8,6 +9,7 @@ from typing import overload
 import numpy as np
 
 from vitrail.data.contract import Dataset, Level, Note, Source
+from vitrail.data.regular_files import read_regular_file
 from vitrail.data.splits import in_order
 
 
@@ -51,7 +53,7 @@ class FileDataset(Dataset):
 
     def read(self, index: int) -> bytes:
         """The file's bytes."""
-        return (self.root / self.paths[index]).read_bytes()
+        return read_regular_file(os.path.join(self.root, self.paths[index]))
 
     def locate(self, index: int) -> str:
         """The file's path, fit for a log."""

@@ -64,6 +64,7 @@ class Trained:
     level: str | None = None  # the name of the labels it was trained on, where data has several
     task: str = "classify"  # what it has learnt
     uses_labels: bool = True  # whether it has learnt from labels at all
+    is_multiple: bool = False  # whether an image may have several of its classes, or none
     synonyms: Mapping[str, int] = field(
         default_factory=dict
     )  # indices of classes by other names, such as WordNet's ids
@@ -225,6 +226,7 @@ def make_trained(
         level=level,
         task=str((description or {}).get("task", "classify")),
         uses_labels=bool((description or {}).get("uses_labels", True)),
+        is_multiple=bool((description or {}).get("is_multiple", False)),
     )
 
 

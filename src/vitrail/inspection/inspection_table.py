@@ -1,11 +1,11 @@
 """Tables of numbers, for a page and for a file."""
 
-import csv
 import io
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from vitrail.inspection.layers import Layer
+from vitrail.storage import CsvWriter
 
 Cell = str | int | float | None  # None: there is no such number
 
@@ -20,9 +20,8 @@ class InspectionTable:
     def as_csv(self) -> str:
         """The table as CSV: numbers with six digits, an empty cell where there is none."""
         text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(self.columns)
-        writer.writerows([f"{cell:.6g}" if isinstance(cell, float) else cell for cell in row] for row in self.rows)
+        rows = ([f"{cell:.6g}" if isinstance(cell, float) else cell for cell in row] for row in self.rows)
+        CsvWriter(text).write([self.columns, *rows])
         return text.getvalue()
 
 

@@ -12,7 +12,7 @@ HUB_PREFIX = "hf://"
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")  # in order of preference
 
 _ADDRESS = re.compile(
-    r"hf://(?P<repository>[\w.-]+/[\w.-]+)(@(?P<revision>[^/@\s]+))?(/(?P<file>(?!.*\.\.)[^\s]+))?", re.ASCII
+    r"hf://(?P<repository>\w[\w.-]*/\w[\w.-]*)(@(?P<revision>[^/@\s]+))?(/(?P<file>(?!.*\.\.)[^\s]+))?", re.ASCII
 )
 
 

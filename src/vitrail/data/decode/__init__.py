@@ -7,11 +7,20 @@ import torch
 from torch import Tensor
 
 from vitrail.data.decode.jpeg import JPEG_START, open_jpeg
-from vitrail.data.decode.opened import MAX_PIXELS, BrokenImageError, ImageTooLargeError, OpenedImage
+from vitrail.data.decode.library_lines import take_library_lines
+from vitrail.data.decode.opened import MAX_PIXELS, BrokenImageError, ImageTooLargeError, OpenedImage, UnreadFormatError
 from vitrail.data.decode.pillow import open_other
 from vitrail.data.decode.png import PNG_START, open_png
 
-__all__ = ["MAX_PIXELS", "BrokenImageError", "ImageTooLargeError", "OpenedImage", "open_image"]
+__all__ = [
+    "MAX_PIXELS",
+    "BrokenImageError",
+    "ImageTooLargeError",
+    "OpenedImage",
+    "UnreadFormatError",
+    "open_image",
+    "take_library_lines",
+]
 
 
 def open_image(data: bytes | np.ndarray, *, max_pixels: int = MAX_PIXELS) -> OpenedImage:

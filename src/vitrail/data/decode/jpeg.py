@@ -1,5 +1,6 @@
 """JPEG: by torchvision where it can, at a part of its size by Pillow, and never half a picture."""
 
+import re
 import struct
 from collections.abc import Callable
 from functools import cache, partial
@@ -9,13 +10,16 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from vitrail.data.decode.library_lines import LIBRARY_LINES
 from vitrail.data.decode.opened import DAMAGED, BrokenImageError, OpenedImage, check_size, orient, read_orientation
 from vitrail.data.decode.pillow import open_with_pillow, pillow_at_work, to_tensor
 
 JPEG_START, JPEG_END = b"\xff\xd8\xff", b"\xff\xd9"
 _MID_GREY = [128, 128, 128]  # what a JPEG decoder paints where the data has run out
 _MAX_SCANS = 100  # of a progressive JPEG: usual are about ten; every scan costs a pass over the whole picture
+_MAX_SCANS_OF_LARGEST = 15  # of an image with as many pixels as are allowed
 _JPEG_SCAN = b"\xff\xda"
+_JPEG_MARKER = re.compile(rb"\xff[^\x00-\xbf\xd0-\xd8\xff]")  # what ends a scan, and is more than a byte of it
 _JPEG_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # the three others are tables
 _JPEG_STANDALONE = frozenset(range(0xD0, 0xD9)) | {0x00, 0x01}  # markers that no segment follows
 _JPEG_MODES = {1: "L", 3: "RGB", 4: "CMYK"}  # by the number of components
@@ -39,7 +43,8 @@ def open_jpeg(data: bytes, *, max_pixels: int) -> OpenedImage:
     if header.orientation >= 5:
         height, width = width, height
     mode = _JPEG_MODES[header.num_components]
-    return OpenedImage(height, width, "JPEG", mode, False, partial(_decode_jpeg, data, header), header.orientation)
+    decode = partial(_decode_jpeg, data, header, max_pixels)
+    return OpenedImage(height, width, "JPEG", mode, False, decode, header.orientation)
 
 
 def _read_jpeg_header(data: bytes) -> _JpegHeader:
@@ -73,20 +78,19 @@ def _read_jpeg_header(data: bytes) -> _JpegHeader:
     raise BrokenImageError(DAMAGED)
 
 
-def _decode_jpeg(data: bytes, header: _JpegHeader, shrink: int) -> Tensor:
+def _decode_jpeg(data: bytes, header: _JpegHeader, max_pixels: int, shrink: int) -> Tensor:
     decode = _find_torchvision_decoder() if shrink == 1 and header.is_plain else None
     if data.rfind(JPEG_END, header.scan) < 0:
         raise BrokenImageError(DAMAGED)
     if header.has_many_scans:
-        end = data.find(JPEG_END, header.scan)  # the first: what is appended to the file does not count
-        if data.count(_JPEG_SCAN, header.scan, end) > _MAX_SCANS:
-            raise BrokenImageError(f"is a JPEG of more than {_MAX_SCANS} scans")
+        _check_scans(data, header, max_pixels=max_pixels)
     if decode is None:
         with pillow_at_work(data):
             pixels = to_tensor(_open_draft(data, shrink=shrink))
     else:
         try:
-            pixels = decode(torch.frombuffer(bytearray(data), dtype=torch.uint8), 3, False).permute(1, 2, 0)
+            with LIBRARY_LINES:
+                pixels = decode(torch.frombuffer(bytearray(data), dtype=torch.uint8), 3, False).permute(1, 2, 0)
         except RuntimeError as error:
             raise BrokenImageError(DAMAGED) from error
     # A file that was cut off and then closed with an end marker (or hit by a stray one) passes every decoder. It is
@@ -95,6 +99,28 @@ def _decode_jpeg(data: bytes, header: _JpegHeader, shrink: int) -> Tensor:
     if is_suspect and _ends_early(data, header):
         raise BrokenImageError(DAMAGED)
     return orient(pixels, header.orientation)
+
+
+def _check_scans(data: bytes, header: _JpegHeader, *, max_pixels: int) -> None:
+    """Refuse a JPEG whose scans, each a pass over all pixels, would take minutes."""
+    limit = min(_MAX_SCANS, _MAX_SCANS_OF_LARGEST * max_pixels // (header.height * header.width))
+    if data.count(_JPEG_SCAN, header.scan) < limit:  # of its kind, every scan shows these two bytes
+        return
+    num_scans, _ = _walk_scans(data, header)
+    if num_scans > limit:
+        raise BrokenImageError(f"is a JPEG of {header.width} x {header.height} pixels in more than {limit} scans")
+
+
+def _walk_scans(data: bytes, header: _JpegHeader) -> tuple[int, int]:
+    """How many scans there are up to the end marker, and where that is; what other segments hold does not count."""
+    num_scans, place = 1, header.scan
+    while found := _JPEG_MARKER.search(data, place):
+        code = data[found.start() + 1]
+        if code == JPEG_END[1]:
+            return num_scans, found.start()
+        num_scans += code == _JPEG_SCAN[1]
+        place = found.end() + max(2, int.from_bytes(data[found.end() : found.end() + 2], "big"))
+    return num_scans, len(data)
 
 
 @cache
@@ -117,7 +143,7 @@ def _open_draft(data: bytes, *, shrink: int) -> Image.Image:
 
 def _ends_early(data: bytes, header: _JpegHeader) -> bool:
     """Whether the decoder would have gone on reading at the end: then more data there changes the picture."""
-    end = data.find(JPEG_END, header.scan)
+    _, end = _walk_scans(data, header)
     longer = data[:end] + bytes(range(1, 250)) + data[end:]
     with pillow_at_work(data):
         return _open_draft(data, shrink=8).tobytes() != _open_draft(longer, shrink=8).tobytes()

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 MAX_PIXELS = 100_000_000
+MAX_SIDE = 100_000  # pixels: decoders need seconds and gigabytes for strips of millions of rows or columns
+MAX_BYTES_PER_PIXEL = 4  # where an image has as many pixels as are allowed; one of fewer may have more
 DAMAGED = "is cut off or damaged"
 _SHRINKS = (1, 2, 4, 8)
 ORIENTATION_TAG = 0x0112
@@ -18,8 +20,12 @@ class BrokenImageError(ValueError):
     """The data is no image, or not a whole one. The message begins with a verb: put the name of the file before it."""
 
 
+class UnreadFormatError(BrokenImageError):
+    """The image is of a format that can't be read here."""
+
+
 class ImageTooLargeError(BrokenImageError):
-    """The image unfolds to more pixels than are allowed."""
+    """The image unfolds to more pixels or bytes than are allowed."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +57,15 @@ def check_size(height: int, width: int, *, max_pixels: int) -> None:
         raise BrokenImageError(f"has no pixels: its size is {width} x {height}")
     if height * width > max_pixels:
         raise ImageTooLargeError(describe_excess(height * width, limit=max_pixels))
+    if max(height, width) > MAX_SIDE:
+        raise ImageTooLargeError(f"is {width} x {height} pixels, more than the limit of {MAX_SIDE} a side")
+
+
+def check_bytes(num_bytes: int, *, max_pixels: int) -> None:
+    """Refuse an image that unfolds to too many bytes, be it of few pixels."""
+    limit = MAX_BYTES_PER_PIXEL * max_pixels
+    if num_bytes > limit:
+        raise ImageTooLargeError(f"unfolds to {num_bytes / 1e6:,.4g} MB, more than the limit of {limit / 1e6:,.4g}")
 
 
 def describe_excess(num_pixels: int, *, limit: int) -> str:

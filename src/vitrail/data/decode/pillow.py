@@ -1,19 +1,28 @@
 """Whatever Pillow decodes, with Pillow kept strict and silent."""
 
+import logging
 import re
 import threading
 import warnings
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache, partial
 from io import BytesIO
 
 import numpy as np
 import torch
 from PIL import Image, ImageFile, UnidentifiedImageError
-from PIL.TiffImagePlugin import TiffImageFile
+from PIL.TiffImagePlugin import (
+    BITSPERSAMPLE,
+    SAMPLESPERPIXEL,
+    TILELENGTH,
+    TILEWIDTH,
+    TiffImageFile,
+)
 from torch import Tensor
 
+from vitrail.data.decode.foreign import describe_foreign
+from vitrail.data.decode.library_lines import LIBRARY_LINES
 from vitrail.data.decode.opened import (
     DAMAGED,
     MAX_PIXELS,
@@ -21,6 +30,7 @@ from vitrail.data.decode.opened import (
     BrokenImageError,
     ImageTooLargeError,
     OpenedImage,
+    check_bytes,
     check_size,
     describe_excess,
     known_orientation,
@@ -30,8 +40,9 @@ from vitrail.data.decode.opened import (
 
 # Formats that Pillow recognises by their first bytes and decodes by itself: EPS, for one, would start a PostScript
 # interpreter, and formats without a signature would take any bytes for a picture.
-_FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "MPO", "PNG", "PPM", "TIFF", "WEBP")
+_FORMATS = ("AVIF", "BMP", "GIF", "HEIF", "JPEG", "JPEG2000", "MPO", "PNG", "PPM", "TIFF", "WEBP")
 _JPEG2000_END = b"\xff\xd9"
+_BLOCK = 1 << 20  # levels of 32 bits that are scaled at once
 
 
 class _StrictPillow:
@@ -49,6 +60,10 @@ class _StrictPillow:
                 return
             self._undo.enter_context(warnings.catch_warnings())
             warnings.filterwarnings("ignore", module=r"PIL\.")
+            self._undo.enter_context(LIBRARY_LINES)
+            logger, handler = logging.getLogger("PIL"), logging.NullHandler()  # without any, logging prints
+            logger.addHandler(handler)
+            self._undo.callback(logger.removeHandler, handler)
             if ImageFile.LOAD_TRUNCATED_IMAGES:
                 self._undo.callback(setattr, ImageFile, "LOAD_TRUNCATED_IMAGES", True)
                 ImageFile.LOAD_TRUNCATED_IMAGES = False
@@ -69,12 +84,13 @@ def pillow_at_work(data: bytes, *, max_pixels: int = MAX_PIXELS) -> Iterator[Non
     try:
         with _STRICT_PILLOW:
             yield
-    except (BrokenImageError, MemoryError):
+    except BrokenImageError:
         raise
+    except MemoryError as error:
+        raise BrokenImageError("needs more memory to be decoded than there is") from error
     except UnidentifiedImageError as error:
         is_known = any(accept and accept(data[:16]) for _, accept in map(Image.OPEN.__getitem__, _find_formats()))
-        told = DAMAGED if is_known else f"is not an image that can be read: it begins with {data[:12]!r}"
-        raise BrokenImageError(told) from error
+        raise (BrokenImageError(DAMAGED) if is_known else describe_foreign(data)) from error
     except Image.DecompressionBombError as error:
         found = re.search(r"(\d+) pixels\D+(\d+) pixels", str(error))
         if found is None:
@@ -88,6 +104,10 @@ def pillow_at_work(data: bytes, *, max_pixels: int = MAX_PIXELS) -> Iterator[Non
 @cache
 def _find_formats() -> tuple[str, ...]:
     Image.init()
+    with suppress(ImportError):  # the extra "heic"
+        import pillow_heif
+
+        pillow_heif.register_heif_opener()
     return tuple(name for name in _FORMATS if name in Image.OPEN)
 
 
@@ -101,8 +121,10 @@ def open_other(data: bytes, *, max_pixels: int) -> OpenedImage:
     with pillow_at_work(data, max_pixels=max_pixels):
         image = open_with_pillow(data)
         is_animated = bool(getattr(image, "is_animated", False))
+        num_bytes = _count_tiff_bytes(image) if isinstance(image, TiffImageFile) else 0
     width, height = image.size
     check_size(height, width, max_pixels=max_pixels)
+    check_bytes(num_bytes, max_pixels=max_pixels)
     exif = image.info.get("exif")
     orientation = read_orientation(exif) if isinstance(exif, bytes) else 1
     if orientation >= 5:
@@ -111,6 +133,15 @@ def open_other(data: bytes, *, max_pixels: int) -> OpenedImage:
     if isinstance(image, TiffImageFile):  # Pillow itself turns it
         orientation = known_orientation(image.tag_v2.get(ORIENTATION_TAG))
     return OpenedImage(height, width, image.format or "", image.mode, is_animated, decode, orientation)
+
+
+def _count_tiff_bytes(image: TiffImageFile) -> int:
+    """What the image unfolds to, or a tile of it where that is more: a tile may be larger than the image."""
+    tags = image.tag_v2
+    bits = tags.get(BITSPERSAMPLE, (1,))
+    num_samples = max(tags.get(SAMPLESPERPIXEL, 1), len(bits))
+    num_pixels = max(image.width * image.height, tags.get(TILEWIDTH, 0) * tags.get(TILELENGTH, 0))
+    return int(num_pixels * num_samples * max(bits) // 8)
 
 
 def decode_with_pillow(data: bytes, orientation: int, shrink: int) -> Tensor:
@@ -129,7 +160,7 @@ def to_tensor(image: Image.Image) -> Tensor:
     if is_16_bit:  # the upper byte, as Pillow takes it of 16-bit colours
         image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
     elif image.mode in ("I", "F"):
-        image = Image.fromarray(_scale_levels(np.asarray(image, dtype=np.float64)))
+        image = Image.fromarray(_scale_levels(np.asarray(image)))
     if image.has_transparency_data:
         image = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
@@ -141,8 +172,17 @@ def to_tensor(image: Image.Image) -> Tensor:
 
 def _scale_levels(levels: np.ndarray) -> np.ndarray:
     """32-bit grey to 8 bits: by the smallest usual range that holds it (1, 255 or 65535), or by its own."""
-    levels = np.nan_to_num(levels, posinf=0.0, neginf=0.0)
-    low, high = levels.min(), levels.max()
+    num_rows = max(1, _BLOCK // levels.shape[1])
+    parts = [slice(start, start + num_rows) for start in range(0, len(levels), num_rows)]
+    low = min(float(_finite(levels[part]).min()) for part in parts)
+    high = max(float(_finite(levels[part]).max()) for part in parts)
     if low >= 0.0:
         low, high = 0.0, next((top for top in (1.0, 255.0, 65535.0) if high <= top), high)
-    return np.rint((levels - low) * (255.0 / max(high - low, 1e-30))).astype(np.uint8)
+    scaled = np.empty(levels.shape, np.uint8)
+    for part in parts:
+        scaled[part] = np.rint((_finite(levels[part]) - low) * (255.0 / max(high - low, 1e-30)))
+    return scaled
+
+
+def _finite(levels: np.ndarray) -> np.ndarray:
+    return np.nan_to_num(levels.astype(np.float64), posinf=0.0, neginf=0.0)

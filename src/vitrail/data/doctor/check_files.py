@@ -1,6 +1,5 @@
 """The three files that a check leaves: the page, the list for training to leave out, and everything for programs."""
 
-import csv
 import json
 from io import StringIO
 from pathlib import Path
@@ -9,7 +8,7 @@ from vitrail.data.contract import Source
 from vitrail.data.doctor.check_page import render_check
 from vitrail.data.doctor.findings import Case, Findings
 from vitrail.data.quarantine import COLUMNS
-from vitrail.storage import write_text
+from vitrail.storage import CsvWriter, write_text
 
 
 def write_files(findings: Findings, source: Source, *, folder: Path) -> Path:
@@ -59,7 +58,5 @@ def _as_record(case: Case) -> dict[str, object]:
 
 def _as_listing(findings: Findings) -> str:
     text = StringIO(newline="")
-    writer = csv.writer(text)
-    writer.writerow(COLUMNS)
-    writer.writerows(findings.quarantined)
+    CsvWriter(text, lineterminator="\r\n").write([COLUMNS, *findings.quarantined])
     return text.getvalue()

@@ -20,6 +20,8 @@ _MODES = {
     "greyscale": ("1", "L", "LA"),
     "CMYK": ("CMYK",),
     "16 bit": ("16 bit",),
+    "32 bit": ("32 bit",),
+    "floating point": ("float",),
     "transparency": ("LA", "RGBA", "PA", "RGBa", "La"),
     "palette": ("P", "PA"),
 }
@@ -27,7 +29,8 @@ _ENDINGS = {
     "AVIF": (".avif", ".avifs"),
     "BMP": (".bmp", ".dib"),
     "GIF": (".gif",),
-    "JPEG": (".jpg", ".jpeg", ".jpe", ".jfif"),
+    "HEIF": (".heic", ".heif"),
+    "JPEG": (".jpg", ".jpeg", ".jpe", ".jfif", ".mpo"),
     "JPEG2000": (".jp2", ".j2k", ".jpf", ".jpx", ".jpc", ".j2c"),
     "MPO": (".jpg", ".jpeg", ".mpo"),
     "PNG": (".png", ".apng"),
@@ -47,7 +50,7 @@ def check_samples(splits: Sequence[ExaminedSplit]) -> Iterator[Finding]:
 
 
 def _check_failures(splits: Sequence[ExaminedSplit]) -> Iterator[Finding]:
-    for problem in ("broken file", "unreadable file", "decompression bomb"):
+    for problem in ("broken file", "unreadable file", "unread format", "decompression bomb"):
         cases, quarantined = [], []
         for split in splits:
             for index, failure in sorted(split.failures.items()):

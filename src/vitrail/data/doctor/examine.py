@@ -1,6 +1,5 @@
 """One pass over every sample of every split: read, decode in full, measure; what fails is noted, not raised."""
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -11,7 +10,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
 from vitrail.data.contract import Dataset
-from vitrail.data.decode import BrokenImageError, ImageTooLargeError, open_image
+from vitrail.data.decode import BrokenImageError, ImageTooLargeError, UnreadFormatError, open_image
 from vitrail.data.doctor import image_fingerprints
 from vitrail.data.loader import keep_whole, use_one_thread
 
@@ -22,7 +21,7 @@ RECORD = np.dtype(
         ("height", np.uint32),
         ("width", np.uint32),
         ("format", "S8"),  # "JPEG", "PNG" ...
-        ("mode", "S8"),  # as stored: "RGB", "L", "CMYK" ...; "16 bit" for more than eight bits per channel
+        ("mode", "S8"),  # as stored: "RGB", "L", "CMYK" ...; "16 bit", "32 bit", "float" for more than eight bits
         ("is_animated", np.bool_),
         ("is_turned", np.bool_),  # by its EXIF orientation
         ("is_blank", np.bool_),  # of a single colour
@@ -35,10 +34,13 @@ _CHUNK = 32  # samples that a worker takes at once
 _BLANK_RANGE = 8  # levels between the darkest and the brightest value: what JPEG makes of a single colour
 
 
+_PROBLEMS = {ImageTooLargeError: "decompression bomb", UnreadFormatError: "unread format"}
+
+
 class Failure(NamedTuple):
     """Why a sample could not be read."""
 
-    problem: str  # "broken file", "unreadable file" or "decompression bomb"
+    problem: str  # "broken file", "unreadable file", "unread format" or "decompression bomb"
     detail: str
 
 
@@ -104,16 +106,8 @@ def _examine_chunks(datasets: Sequence[Dataset], *, num_workers: int) -> Iterato
         collate_fn=keep_whole,
         num_workers=min(num_workers, len(examiner)),
         prefetch_factor=4 if num_workers else None,
-        worker_init_fn=_start_worker,
+        worker_init_fn=use_one_thread,
     )
-
-
-def _start_worker(worker: int) -> None:
-    """Silence stderr, where decoders print what they dislike about a file: what matters is among the findings."""
-    use_one_thread(worker)
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 2)
-    os.close(nowhere)
 
 
 class _Examiner(TorchDataset):
@@ -150,13 +144,12 @@ def _measure(dataset: Dataset, index: int, *, record: np.void) -> Failure | None
         image = open_image(data)
         pixels = image.pixels().permute(1, 2, 0).contiguous().numpy()
     except BrokenImageError as error:
-        is_bomb = isinstance(error, ImageTooLargeError)
-        return Failure("decompression bomb" if is_bomb else "broken file", str(error))
+        return Failure(_PROBLEMS.get(type(error), "broken file"), str(error))
     except Exception as error:
         return Failure("broken file", f"cannot be decoded: {_describe(error)}")
     small = image_fingerprints.shrink(pixels)
     record["height"], record["width"] = image.height, image.width
-    record["format"], record["mode"] = image.format.encode(), _mode_of(image.mode, data).encode()
+    record["format"], record["mode"] = image.format.encode(), _mode_of(image.mode, image.format, data).encode()
     record["is_animated"], record["is_turned"] = image.is_animated, image.orientation != 1
     record["is_blank"] = _is_blank(small) and _is_blank(pixels)
     record["digest"] = image_fingerprints.digest_pixels(pixels)
@@ -172,10 +165,12 @@ def _describe(error: Exception) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
-def _mode_of(mode: str, data: bytes | np.ndarray) -> str:
+def _mode_of(mode: str, image_format: str, data: bytes | np.ndarray) -> str:
     # Pillow calls a PNG of 16-bit colours "RGB": the number of bits stands in the header's 25th byte.
     is_deep_png = isinstance(data, bytes) and data[:4] == b"\x89PNG" and data[24:25] == b"\x10"
-    return "16 bit" if is_deep_png or mode in ("I", "F") or mode.startswith("I;16") else mode
+    if is_deep_png or mode.startswith("I;16"):
+        return "16 bit"
+    return {"F": "float", "I": "16 bit" if image_format in ("PNG", "PPM") else "32 bit"}.get(mode, mode)
 
 
 def _is_blank(pixels: np.ndarray) -> bool:

@@ -35,6 +35,12 @@ _NOTED = Kind(
 
 _STORED_OTHERWISE = "Training converts every image to 8-bit RGB, so this does no harm by itself."
 
+_SCALED = (
+    f"{_STORED_OTHERWISE} Levels are scaled from the smallest of the ranges 0 to 1, 255 and 65,535 that holds the "
+    "image's, or else from its own range: images of one set may be scaled differently."
+)
+_LOOK_AT_THEM = "Look at them; save them as 8 bit by one rule if they differ."
+
 # In the order in which they are reported, within their severity.
 KINDS: Mapping[str, Kind] = MappingProxyType(
     {
@@ -52,10 +58,18 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
             "Training would replace it by another image at every epoch; a prediction on it fails.",
             "Check that the file exists and that you may read it, or train with the quarantine.csv beside this report.",
         ),
+        "unread format": Kind(
+            _MUST,
+            "file",
+            "The image is of a format that can't be read here, such as HEIC, in which phones save photos.",
+            "Training would replace it by another image at every epoch; a prediction on it fails.",
+            "pip install 'vitrail[heic]' for HEIC, or convert the files: `mogrify -format jpg *.heic` (ImageMagick), "
+            "`sips -s format jpeg *.heic --out .` (macOS).",
+        ),
         "decompression bomb": Kind(
             _MUST,
             "file",
-            "The file is small, but unfolds to an enormous picture.",
+            "The file unfolds to an enormous picture, or to a strip of a hundred thousand pixels.",
             "Decoding it would take gigabytes of memory; it is refused, and replaced in training.",
             "Delete it, or resize it with a tool of your trust; quarantine.csv leaves it out.",
         ),
@@ -108,6 +122,27 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
             "The same picture, pixel by pixel, has different labels.",
             "At least one of them is wrong; the model cannot learn both.",
             "Keep the copy with the right label. quarantine.csv leaves out the copies in train, and no others.",
+        ),
+        "faulty line": Kind(
+            _MUST,
+            "line",
+            "A line of the manifest lacks a cell, has too many, or can't be read.",
+            "Training does not begin; here the line was left out.",
+            "Correct the lines, or delete them.",
+        ),
+        "paths lead nowhere": Kind(
+            _MUST,
+            "note",
+            "None of the files that were looked for exists.",
+            "There is nothing to train on.",
+            "Paths begin at the manifest's folder: move it, or write them anew.",
+        ),
+        "file in two splits": Kind(
+            _MUST,
+            "note",
+            "Lines of one file, which belong together, name different splits.",
+            "The file would be trained on and measured with.",
+            "Give all lines of a file one split.",
         ),
         "path listed twice": Kind(
             _MUST,
@@ -172,6 +207,13 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
             "Square crops show only a small part of it, perhaps without the object.",
             "Crop it to what it should show, or delete it.",
         ),
+        "mark in labels": Kind(
+            _LOOK,
+            "column",
+            "Labels have a mark in them that may stand between several.",
+            "They are taken as names of single classes.",
+            "Call the column `labels` if they list several classes.",
+        ),
         "stray images": Kind(
             _LOOK,
             "folder",
@@ -192,6 +234,20 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
             "A class folder holds no images.",
             "It does not count as a class; perhaps a copy or a download stopped early.",
             "Fill it or delete it.",
+        ),
+        "several labels": Kind(
+            _KNOW,
+            "column",
+            "An image may have several labels, or none.",
+            "Training needs a loss that allows it, and mean average precision measures it.",
+            "Train with objective.loss=bce.",
+        ),
+        "columns of classes": Kind(
+            _KNOW,
+            "column",
+            "Columns of 0 and 1 are taken as classes.",
+            "Where images have several, training needs a loss that allows it.",
+            "Train with objective.loss=bce where images have several.",
         ),
         "hidden folder": Kind(
             _KNOW,
@@ -243,6 +299,8 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
             f"{_STORED_OTHERWISE} But where only the lowest bits are used, the picture becomes black.",
             "Look at them; stretch dark ones to the full range.",
         ),
+        "32 bit": Kind(_KNOW, "image", "Levels are stored as whole numbers of 32 bits.", _SCALED, _LOOK_AT_THEM),
+        "floating point": Kind(_KNOW, "image", "Levels are stored as floating point.", _SCALED, _LOOK_AT_THEM),
         "transparency": Kind(
             _KNOW,
             "image",

@@ -23,17 +23,22 @@ def ordered(names: Iterable[str]) -> tuple[str, ...]:
 
 def note_classes(level: Level, splits: np.ndarray | None) -> list[Note]:
     """What is odd about the classes that occur; `splits` holds the split of each sample, where there are splits."""
-    used = np.unique(level.labels)
+    used = _find_used(level.labels)
     notes = note_alike(level.classes[label] for label in used)
     if len(used) == 1:
         notes.append(Note("single class", level.classes[used[0]], "all images are of one class", is_serious=False))
     if splits is not None:
         held = {
-            split: [level.classes[label] for label in np.unique(level.labels[splits == split])]
+            split: [level.classes[label] for label in _find_used(level.labels[splits == split])]
             for split in in_order(splits.tolist())
         }
         notes += note_missing(held, places=dict.fromkeys(held, "{}"))
     return notes
+
+
+def _find_used(labels: np.ndarray) -> np.ndarray:
+    """The classes that some image has."""
+    return np.flatnonzero(labels.any(axis=0)) if labels.ndim == 2 else np.unique(labels)
 
 
 def note_missing(present: Mapping[str, Collection[str]], *, places: Mapping[str, str]) -> list[Note]:

@@ -13,7 +13,25 @@ from vitrail.data.sources.class_names import note_alike, note_missing
 from vitrail.data.splits import SPLITS, canonical, complete, in_order
 from vitrail.data.stored import FileDataset, OpenedSource, printable
 
-EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".jp2", ".avif")
+EXTENSIONS = (
+    *(
+        ".jpg",
+        ".jpeg",
+        ".jpe",
+        ".jfif",
+        ".mpo",
+        ".png",
+        ".webp",
+        ".bmp",
+        ".gif",
+        ".tif",
+        ".tiff",
+        ".ppm",
+        ".pgm",
+        ".jp2",
+    ),
+    *(".avif", ".heic", ".heif"),  # some may need an extra: that is then said of each
+)
 # What operating systems and file servers leave behind.
 IGNORED = frozenset({"__macosx", "thumbs.db", "desktop.ini", "@eadir"})
 

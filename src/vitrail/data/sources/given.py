@@ -3,7 +3,6 @@
 import hashlib
 import os
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -11,6 +10,7 @@ from PIL import Image
 from torch import Tensor
 
 from vitrail.data.contract import Dataset
+from vitrail.data.regular_files import read_regular_file
 from vitrail.data.stored import printable
 
 AnyImage = str | os.PathLike[str] | np.ndarray | Image.Image | Tensor
@@ -39,7 +39,7 @@ class GivenImages(Dataset):
             return np.asarray(image.convert("RGB"))
         if isinstance(image, Tensor):
             return as_pixels(image)
-        return image if isinstance(image, np.ndarray) else Path(image).expanduser().read_bytes()
+        return image if isinstance(image, np.ndarray) else read_regular_file(os.path.expanduser(image))
 
     def locate(self, index: int) -> str:
         """The file's full path; for pixels a name that only they have."""

@@ -72,12 +72,12 @@ def read_grouping(file: Path) -> dict[str, str]:
     grouping: dict[str, str] = {}
     for number, cells in _read_rows(file):
         if len(cells) != 2 or not all(cells):
-            raise ValueError(f"{file}, line {number}: a line is a class and its coarse class, not {','.join(cells)!r}")
+            raise ValueError(
+                f"{file}, line {number}: a line is two cells, a class and its coarse class, not {len(cells)}"
+            )
         name, coarse = cells
         if grouping.setdefault(name, coarse) != coarse:
-            raise ValueError(
-                f"{file}, line {number}: {name!r} is in {grouping[name]!r} already, and here in {coarse!r}"
-            )
+            raise ValueError(f"{file}, line {number}: this class was in another coarse class before")
     return grouping
 
 
@@ -85,13 +85,15 @@ def _read_rows(file: Path) -> Iterable[tuple[int, list[str]]]:
     """The lines of a table with their numbers, without its heading and empty lines."""
     delimiter = "\t" if file.suffix.lower() == ".tsv" else ","
     try:
+        if file.exists() and not file.is_file():
+            raise ValueError(f"cannot read the coarse classes in {file}: it is no file")
         with file.open(newline="", encoding="utf-8-sig") as lines:
             reader = csv.reader(lines, delimiter=delimiter, skipinitialspace=True)
             rows = [(reader.line_num, [cell.strip() for cell in cells]) for cells in reader]
     except OSError as error:
         raise ValueError(f"cannot read the coarse classes in {file}: {error.strerror}") from None
     except (csv.Error, UnicodeDecodeError) as error:
-        raise ValueError(f"{file} cannot be read as CSV: {error}") from None
+        raise ValueError(f"{file} cannot be read as CSV in UTF-8: {type(error).__name__}") from None
     return [(number, cells) for number, cells in rows if any(cells) and cells != _HEADING]
 
 
@@ -100,7 +102,8 @@ def _match(classes: Sequence[str], grouping: Mapping[str, str], *, file: Path, d
     names = _names_of(classes)
     unknown = [name for name in grouping if name not in names]
     if unknown:
-        raise ValueError(f"{file} names {_some(unknown)}, which {data} does not have")
+        listed = _some(unknown) if len(unknown) < len(grouping) else "none but classes"  # it may be any file at all
+        raise ValueError(f"{file} names {listed}, which {data} does not have")
     found: dict[str, str] = {}
     for name, coarse in grouping.items():
         if len(names[name]) > 1:

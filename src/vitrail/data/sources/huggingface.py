@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vitrail.data.contract import Dataset, Level, Note, Source
+from vitrail.data.regular_files import read_regular_file
 from vitrail.data.sources.class_names import note_classes, ordered
 from vitrail.data.sources.official import first_line, hold_out
 from vitrail.data.splits import canonical
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 PREFIX = "hf://"
 _ADDRESS = re.compile(
-    r"(?P<repository>[\w.-]+/[\w.-]+)(@(?P<revision>[^/@:\s]+))?(:(?P<configuration>[^/:\s]+))?", re.ASCII
+    r"(?P<repository>\w[\w.-]*/\w[\w.-]*)(@(?P<revision>[^/@:\s]+))?(:(?P<configuration>[^/:\s]+))?", re.ASCII
 )
 _IMAGE_COLUMNS = ("image", "img")  # in order of preference, before all others
 _LABEL_COLUMNS = ("label", "labels", "fine_label", "fine_labels")
@@ -42,7 +43,7 @@ class HuggingFaceDataset(Dataset):
         if image is None or (image["bytes"] is None and image["path"] is None):
             raise OSError("the table has no image here")
         data: bytes | None = image["bytes"]
-        return Path(image["path"]).read_bytes() if data is None else data
+        return read_regular_file(image["path"]) if data is None else data
 
     def locate(self, index: int) -> str:
         """The source, the split and the row."""
@@ -102,14 +103,19 @@ def _load(location: str) -> "Mapping[str, datasets.Dataset]":
     except ImportError as error:
         raise ValueError("hf:// needs the package datasets: pip install 'vitrail[hf]'") from error
     place = location.removeprefix(PREFIX)
-    folder = Path(os.path.expanduser(place))
+    folder = Path(place)
     match = _ADDRESS.fullmatch(place)
-    is_folder = folder.is_absolute() or place.startswith((".", "~"))
+    is_folder = place.startswith("/") or folder.is_absolute()
     if is_folder and not os.path.isdir(folder):
         raise ValueError(f"{location}: there is no folder {folder}")
     if not is_folder and match is None:
         raise ValueError(
             f"{location!r} is not of the form hf://owner/name, hf://owner/name:configuration, hf:///folder"
+        )
+    if match is not None and os.path.isdir(match["repository"]):  # datasets would read it in the place of the hub's
+        raise ValueError(
+            f"{location} is a data set of the hub, but here lies a folder {match['repository']}: "
+            f"write hf://{Path(match['repository']).absolute()} for the folder, or start elsewhere for the hub"
         )
     try:
         if is_folder and any((folder / file).is_file() for file in ("dataset_dict.json", "state.json")):

@@ -3,6 +3,7 @@
 import difflib
 import os
 import posixpath
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,10 +11,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vitrail.data.contract import Dataset, Level, Note, Source
+from vitrail.data.contract import Dataset, Faults, Level, Note, Source
+from vitrail.data.regular_files import check_file_size
 from vitrail.data.sources.class_names import note_classes, ordered
+from vitrail.data.sources.manifest_labels import (
+    SEVERAL_NAMES,
+    RowLabels,
+    find_class_columns,
+    is_several_name,
+    join_rows,
+    rarest_of_each,
+    read_class_columns,
+    read_label_column,
+)
 from vitrail.data.sources.official import first_line
-from vitrail.data.sources.text_tables import TextTable, read_csv, read_parquet
+from vitrail.data.sources.text_tables import Fault, TextTable, read_csv, read_parquet
 from vitrail.data.splits import canonical, complete, in_order
 from vitrail.data.stored import FileDataset, OpenedSource
 
@@ -34,6 +46,8 @@ PATH_NAMES = (
 )
 LABEL_NAMES = ("label", "class", "class_name", "target", "category", "fine")
 SPLIT_NAMES = ("split",)
+# Names of columns that an error may repeat: a file that is no manifest must not be shown by the back door.
+_PLAIN_NAME = re.compile(r"[^\W\d][\w .()-]{0,39}")
 NUM_LOOKED_FOR = 20  # files, spread over the manifest, of which at least one must exist
 
 
@@ -45,6 +59,7 @@ def open_manifest(
     seed: int = 0,
     levels: Sequence[str] | None = None,
     needs_labels: bool = True,
+    faults: Faults = "refused",
 ) -> Source:
     """The images that a CSV or Parquet file lists, in its order.
 
@@ -54,6 +69,10 @@ def open_manifest(
     They are called like their columns; the first level is `label`. The classes of each are one list for all splits: by
     number if all are integers, else as strings. A Parquet file may hold the images itself, and state its classes; their
     order is then kept. Where no labels are needed, a file without the column `label` has no levels.
+
+    An image may have several labels, or none: in a column `labels` with | or ; between them, in several rows, or in a
+    column of 0 and 1 for each class (see `manifest_labels`). Rows that are faulty are an error that says how many there
+    are, or with faults="noted" are left out, with a note for each.
     """
     try:
         if not path.is_file():
@@ -61,39 +80,62 @@ def open_manifest(
         table = read_parquet(path) if path.suffix.lower() == ".parquet" else read_csv(path)
     except OSError as error:
         raise ValueError(f"cannot read {path}: {error.strerror or first_line(error)}") from None
-    if not table.places:
+    if not table.places and not table.faults:
         raise ValueError(f"{path} lists no images")
     columns = _choose_columns(path, table, levels, needs_labels=needs_labels)
+    sound, found_faults = _find_faults(table, columns)
+    if found_faults and (faults == "refused" or not len(sound)):
+        raise ValueError(_describe_faults(path, found_faults))
+    notes = [Note("faulty line", fault.place, fault.detail, is_serious=True) for fault in found_faults]
+    table = table.chosen(sound.tolist()) if found_faults else table
+    notes += _note_names(columns)
+    rows = np.arange(len(table.places))  # of the table, that samples are made of
+    found = _read_labels(table, columns)
+    paths: list[str] = []
+    names = [str(row) for row in sound]  # what the automatic split goes by
+    if columns.path is not None:
+        paths = _with_slashes(table.columns[columns.path])
+        notes += _look_for_some(path, paths, faults=faults)
+        names = _below_shared_folder(paths)
+        joined = None
+        if found is not None:
+            is_several = columns.label is not None and is_several_name(columns.label)
+            joined = join_rows(found, names, is_several=is_several)
+        if joined is not None:
+            notes += _note_several_splits(names, table, columns.split)
+            found, rows = joined
+            names = [names[row] for row in rows]
+        else:
+            labels = [""] * len(names) if columns.label is None else table.columns[columns.label]
+            notes += _note_repeated(names, table.places, labels=labels)
     coded: dict[str, Level] = {}
-    if columns.label is not None:
-        coded = {"label": _code(table, columns.label)} | {column: _code(table, column) for column in columns.levels}
+    if found is not None:
+        coded = {"label": found.level()}
+        for column in columns.levels:
+            level = _code(table, column)
+            coded[column] = Level(classes=level.classes, labels=level.labels[rows])
+        notes += found.notes
     main = coded.get("label")
     splits = None
     if columns.split is not None:
-        splits = np.array([canonical(text) for text in table.columns[columns.split]], dtype=object)
-    notes = _note_names(columns) + ([] if main is None else note_classes(main, splits))
-    paths: list[str] = []
-    names = [str(row) for row in range(len(table.places))]  # what the automatic split goes by
-    if columns.path is not None:
-        paths = _with_slashes(table.columns[columns.path])
-        _refuse_nul(path, paths, table.places)
-        _look_for_some(path, paths)
-        names = _below_shared_folder(paths)
-        labels = [""] * len(names) if columns.label is None else table.columns[columns.label]
-        notes += _note_repeated(names, table.places, labels=labels)
+        listed = table.columns[columns.split]
+        splits = np.array([canonical(listed[row]) for row in rows], dtype=object)
+    notes += [] if main is None else note_classes(main, splits)
     splits, split_notes = complete(
-        splits, names=names, labels=None if main is None else main.labels, share=val_share, seed=seed
+        splits, names=names, labels=None if main is None else rarest_of_each(main), share=val_share, seed=seed
     )
     datasets: list[Dataset] = []
     for split in in_order(splits.tolist()):
-        rows = np.flatnonzero(splits == split)
-        chosen = {column: Level(classes=level.classes, labels=level.labels[rows]) for column, level in coded.items()}
+        own = np.flatnonzero(splits == split)
+        chosen = {column: Level(classes=level.classes, labels=level.labels[own]) for column, level in coded.items()}
         if columns.path is None:
             datasets.append(
-                TableImages(name=name, split=split, table=path, images=table.images, rows=rows, levels=chosen)
+                TableImages(
+                    name=name, split=split, table=path, images=table.images, rows=sound[rows[own]], levels=chosen
+                )
             )
         else:
-            files = [paths[row] for row in rows]
+            files = [paths[row] for row in rows[own]]
             datasets.append(FileDataset(name=name, split=split, root=path.parent, paths=files, levels=chosen))
     return OpenedSource(datasets, notes=notes + split_notes)
 
@@ -123,6 +165,7 @@ class TableImages(Dataset):
         data: bytes | None = self.images[int(self.rows[index])].as_py()
         if data is None:
             raise OSError("the table has no image here")
+        check_file_size(len(data))
         return data
 
     def locate(self, index: int) -> str:
@@ -135,34 +178,64 @@ class _Columns:
     """The columns of a manifest by what they mean."""
 
     path: str | None  # None: the table holds the images
-    label: str | None  # None: there are no labels
+    label: str | None  # None: there are no labels, or each class has a column
     split: str | None
     levels: tuple[str, ...]
+    classes: tuple[str, ...]  # those that have a column each
 
 
 def _choose_columns(path: Path, table: TextTable, levels: Sequence[str] | None, *, needs_labels: bool) -> _Columns:
     path_column = _find(table, PATH_NAMES) if table.images is None else None
-    label_column = _find(table, LABEL_NAMES)
+    label_column = _find(table, (*LABEL_NAMES, *SEVERAL_NAMES))
     split_column = _find(table, SPLIT_NAMES)
     if path_column is None and table.images is None:
         raise ValueError(_absent(path, table, PATH_NAMES))
-    if label_column is None and needs_labels:
+    used = [column for column in (path_column, label_column, split_column) if column is not None]
+    classes = find_class_columns(table, used) if label_column is None else ()
+    if label_column is None and not classes and needs_labels:
         raise ValueError(_absent(path, table, LABEL_NAMES))
     if split_column is None and any(column.lower() in SPLIT_NAMES for column in table.unread):
         raise ValueError(_absent(path, table, SPLIT_NAMES))
-    used = [column for column in (path_column, label_column, split_column) if column is not None]
-    if label_column is None:
+    if label_column is None and not classes:
         levels = ()
     if levels is None:
-        rest = [column for column in table.columns if column not in used and column.lower() not in PATH_NAMES]
+        taken = {*used, *classes}
+        rest = [column for column in table.columns if column not in taken and column.lower() not in PATH_NAMES]
         levels = [column for column in rest if _repeats(table.columns[column])]
-    for column in (*used, *levels):
+    for column in levels:
         if column not in table.columns:
             raise ValueError(_absent(path, table, (column,)))
-        if "" in table.columns[column]:
-            place = table.places[table.columns[column].index("")]
-            raise ValueError(f"{path}, {place}: no {column} given")
-    return _Columns(path_column, label_column, split_column, tuple(levels))
+    return _Columns(path_column, label_column, split_column, tuple(levels), classes)
+
+
+def _find_faults(table: TextTable, columns: _Columns) -> tuple[np.ndarray, list[Fault]]:
+    """The rows that are sound, and what is wrong with the others: empty cells, and paths with a NUL."""
+    faults: dict[int, str] = {}
+    for column in (columns.path, columns.label, columns.split, *columns.levels):
+        if column is None or (column == columns.label and is_several_name(column)):
+            continue
+        for row, cell in enumerate(table.columns[column]):
+            if not cell:
+                faults.setdefault(row, f"no {column} given")
+            elif column == columns.path and "\0" in cell:
+                faults.setdefault(row, f"the path {cell!r} has a NUL byte in it, as no file's name has")
+    found = [*table.faults, *(Fault(table.places[row], detail) for row, detail in faults.items())]
+    found.sort(key=lambda fault: int(fault.place.rpartition(" ")[2]))
+    return np.array([row for row in range(len(table.places)) if row not in faults], dtype=np.int64), found
+
+
+def _describe_faults(path: Path, faults: Sequence[Fault]) -> str:
+    first = f"{path}, {faults[0].place}: {faults[0].detail}"
+    if len(faults) == 1:
+        return first
+    return f"{first}; it is the first of {len(faults):,} faulty lines: `vitrail check {path}` lists them all"
+
+
+def _read_labels(table: TextTable, columns: _Columns) -> RowLabels | None:
+    """The classes of each row; None where the manifest has no labels."""
+    if columns.classes:
+        return read_class_columns(table, columns.classes)
+    return None if columns.label is None else read_label_column(table, columns.label)
 
 
 def _find(table: TextTable, names: Sequence[str]) -> str | None:
@@ -175,6 +248,8 @@ def _absent(path: Path, table: TextTable, names: Sequence[str]) -> str:
     for column, kind in table.unread.items():
         if column.lower() in names:
             return f"{path}: the column {column!r} holds {kind}, where text or integers are needed"
+    if len(table.columns) < 2 or not all(map(_PLAIN_NAME.fullmatch, table.columns)):
+        return f"{path} has no column {names[0]!r}: its first line must name the columns, such as path,label"
     columns = {column.lower(): column for column in table.columns}
     near = [match for name in names for match in difflib.get_close_matches(name, columns, n=1, cutoff=0.7)]
     question = f"; is {columns[near[0]]!r} meant?" if near else ""
@@ -210,13 +285,6 @@ def _with_slashes(paths: list[str]) -> list[str]:
     return [path.replace("\\", "/") for path in paths]
 
 
-def _refuse_nul(manifest: Path, paths: list[str], places: Sequence[str]) -> None:
-    """Refuse a path with a NUL, which no file can have; mostly the manifest was damaged."""
-    for path, place in zip(paths, places, strict=True):
-        if "\0" in path:
-            raise ValueError(f"{manifest}, {place}: the path {path!r} has a NUL byte in it, as no file's name has")
-
-
 def _below_shared_folder(paths: list[str]) -> list[str]:
     """The paths in one spelling; absolute ones without the folder they share: where the data lies must not matter."""
     tidy = [posixpath.normpath(path) for path in paths]
@@ -226,14 +294,35 @@ def _below_shared_folder(paths: list[str]) -> list[str]:
     return [path[len(shared) :].lstrip("/") for path in tidy]
 
 
-def _look_for_some(manifest: Path, paths: list[str]) -> None:
+def _look_for_some(manifest: Path, paths: list[str], *, faults: Faults) -> list[Note]:
     """Complain if the paths seem to lead nowhere. Single files that are missing are found when they are read."""
     rows = np.unique(np.linspace(0, len(paths) - 1, num=NUM_LOOKED_FOR).astype(int))
-    if not any(os.path.exists(manifest.parent / paths[row]) for row in rows):
-        raise ValueError(
-            f"none of {len(rows)} files of {manifest} that were looked for exists, the first being "
-            f"{(manifest.parent / paths[0]).resolve()}: paths start at the manifest's folder"
-        )
+    if any(os.path.exists(manifest.parent / paths[row]) for row in rows):
+        return []
+    detail = (
+        f"none of {len(rows)} files of {manifest} that were looked for exists, the first being "
+        f"{(manifest.parent / paths[0]).resolve()}: paths start at the manifest's folder"
+    )
+    if faults == "refused":
+        raise ValueError(detail)
+    return [Note("paths lead nowhere", str(manifest), detail, is_serious=True)]
+
+
+def _note_several_splits(names: Sequence[str], table: TextTable, column: str | None) -> list[Note]:
+    """One note for all files whose rows, though they belong together, are of different splits."""
+    if column is None:
+        return []
+    splits: dict[str, str] = {}
+    differing = [
+        (name, place)
+        for name, place, split in zip(names, table.places, table.columns[column], strict=True)
+        if splits.setdefault(name, canonical(split)) != canonical(split)
+    ]
+    if not differing:
+        return []
+    name, place = differing[0]
+    detail = f"listed in {place} for another split than before; lines of that kind: {len(differing)}"
+    return [Note("file in two splits", name, f"{detail}; its first line counts", is_serious=True)]
 
 
 def _note_names(columns: _Columns) -> list[Note]:
@@ -241,7 +330,7 @@ def _note_names(columns: _Columns) -> list[Note]:
     return [
         Note("column name", column, f"taken as the column {meaning!r}, which is not there", is_serious=False)
         for column, meaning in ((columns.path, "path"), (columns.label, "label"))
-        if column is not None and column.lower() != meaning
+        if column is not None and column.lower() != meaning and not is_several_name(column)
     ]
 
 
@@ -258,6 +347,7 @@ def _note_repeated(names: list[str], places: Sequence[str], *, labels: list[str]
     detail = f"listed again in {places[second]} after {places[first]}"
     if labels[first] != labels[second]:
         detail += f", as {labels[second]!r} after {labels[first]!r}"
+        detail += " (call the column 'labels' where a file may have several)"
     if len(repeated) > 1:
         detail += f"; paths that are listed more than once: {len(repeated)}"
     return [Note("path listed twice", name, f"{detail}; keep one line of each", is_serious=True)]

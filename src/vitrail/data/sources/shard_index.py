@@ -13,7 +13,7 @@ from vitrail.data.sources.tar_index import Member, read_members
 from vitrail.storage import parse_json, read_json_object, write_text
 from vitrail.storage.reading import WRONG_CONTENT
 
-_VERSION = 2
+_VERSION = 3
 _LABEL_KEYS = ("label", "cls", "class")  # in JSON, in order of preference
 _SIZE_KEYS = ("width", "height", "original_width", "original_height")  # integers that repeat, but no labels
 _MAX_LABEL_BYTES = 1 << 20
@@ -132,7 +132,7 @@ def _read_labels(contents: Mapping[str, bytes], place: str) -> dict[str, LabelVa
         label = values.get("label")
         if isinstance(label, int) and label < 0:  # the usual sign for "not known"
             values["label"] = None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"the labels of {place} can't be read: {error}") from error
     return values
 

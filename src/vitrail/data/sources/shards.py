@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from vitrail.data.contract import Dataset, Level, Note, Source
+from vitrail.data.regular_files import check_file_size
 from vitrail.data.sources.class_names import note_classes, ordered
 from vitrail.data.sources.shard_index import LabelValue, ShardIndex, index_shard
 from vitrail.data.sources.shard_patterns import find_shards
@@ -53,6 +54,7 @@ class ShardDataset(Dataset):
     def read(self, index: int) -> bytes:
         """The image's file."""
         offset, size = int(self._offsets[index]), int(self._sizes[index])
+        check_file_size(size)
         data = _open_file(self.shards[self.groups[index]]).read(size, offset)
         if len(data) < size:
             raise OSError(

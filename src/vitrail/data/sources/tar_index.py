@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 _BLOCK = 512
+_MAX_EXTENSION = 1 << 20  # bytes of a header that tells more of the next
+_MAX_DIGITS = 20  # of a number in it
 _EXTENSIONS = (b"x", b"g", b"L", b"K")  # of the header that follows: pax, pax for all, GNU's long name and long link
 _REGULAR_FILES = (b"0", b"\0", b"7")
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"BZ": "bzip2", b"\xfd7": "xz", b"\x28\xb5": "zstd"}
@@ -45,12 +47,15 @@ def _scan(file: BinaryIO, path: Path, length: int) -> Iterator[Member]:
         position += _BLOCK
         if position + own_size > length:
             raise ValueError(f"{path} is cut short: a member at byte {position} goes beyond its end; copy it anew")
+        if is_extension and own_size > _MAX_EXTENSION:
+            raise _damaged(path, position - _BLOCK)
         if kind == b"L":
             name = _text(file.read(own_size))
         elif kind == b"x":
             records = _records(file.read(own_size), path, position)
             name = records.get("path", name)
-            size = int(records["size"]) if records.get("size", "").isdigit() else size
+            if "size" in records:
+                size = _decimal(records["size"], path, position)
         elif not is_extension:
             if kind in _REGULAR_FILES:
                 yield Member(name or _own_name(header), position, own_size)
@@ -66,12 +71,19 @@ def _check(header: bytes, path: Path, position: int) -> None:
 
 
 def _number(field: bytes, path: Path, position: int) -> int:
+    """A number of 0 or more: a size below 0 would lead back to a header that has been read."""
     if field[0] == 0x80:  # binary, for sizes of 8 GiB and more
         return int.from_bytes(field[1:], "big")
-    try:
-        return int(field.strip(b" \0") or b"0", 8)
-    except ValueError as error:
-        raise _damaged(path, position) from error
+    digits = field.strip(b" \0")
+    if digits.strip(b"01234567"):
+        raise _damaged(path, position)
+    return int(digits or b"0", 8)
+
+
+def _decimal(text: str, path: Path, position: int) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS):
+        raise _damaged(path, position)
+    return int(text)
 
 
 def _damaged(path: Path, position: int) -> ValueError:
@@ -91,13 +103,16 @@ def _own_name(header: bytes) -> str:
 def _records(extension: bytes, path: Path, position: int) -> dict[str, str]:
     """The entries of a pax header: "length key=value" and a line break each."""
     records = {}
-    while extension.strip(b"\0"):
-        digits, _, _ = extension.partition(b" ")
-        if not digits.isdigit() or not len(digits) < int(digits) <= len(extension):
+    extension = extension.rstrip(b"\0")
+    start = 0
+    while start < len(extension):
+        digits, _, _ = extension[start : start + _MAX_DIGITS + 1].partition(b" ")
+        length = int(digits) if digits.isdigit() else 0
+        if not len(digits) < length <= len(extension) - start:
             raise _damaged(path, position)
-        key, _, value = extension[len(digits) + 1 : int(digits) - 1].partition(b"=")
+        key, _, value = extension[start + len(digits) + 1 : start + length - 1].partition(b"=")
         records[_text(key)] = _text(value)
-        extension = extension[int(digits) :]
+        start += length
     return records
 
 

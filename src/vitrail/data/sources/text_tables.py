@@ -2,9 +2,9 @@
 
 import csv
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 from vitrail.data.sources.official import first_line
 from vitrail.storage import parse_json
@@ -14,6 +14,13 @@ if TYPE_CHECKING:
 
 DELIMITERS = (",", ";", "\t")
 IMAGE_NAMES = ("image", "img", "bytes", "image_bytes", "jpg", "jpeg", "png")  # of columns that hold encoded files
+
+
+class Fault(NamedTuple):
+    """What is wrong with one row."""
+
+    place: str  # "line 7"
+    detail: str
 
 
 @dataclass(frozen=True)
@@ -27,6 +34,12 @@ class TextTable:
     )  # of the columns whose class list the file states
     images: "pyarrow.ChunkedArray | None" = None  # encoded files (or nulls), where the table holds them itself
     unread: Mapping[str, str] = field(default_factory=dict)  # the type of every other column
+    faults: tuple[Fault, ...] = ()  # of rows that could not be read
+
+    def chosen(self, rows: Sequence[int]) -> "TextTable":
+        """The table of some of its rows; images stay all."""
+        columns = {name: [values[row] for row in rows] for name, values in self.columns.items()}
+        return replace(self, columns=columns, places=[self.places[row] for row in rows])
 
 
 def read_csv(path: Path) -> TextTable:
@@ -38,10 +51,7 @@ def read_csv(path: Path) -> TextTable:
             delimiter = max(DELIMITERS, key=lambda mark: len(next(csv.reader([header], delimiter=mark), [])))
             file.seek(0)
             reader = csv.reader(file, delimiter=delimiter, skipinitialspace=True)
-            try:
-                return _read_rows(path, reader)
-            except csv.Error as error:
-                raise ValueError(f"{path}, line {reader.line_num}: cannot be read as CSV: {error}") from None
+            return _read_rows(path, reader)
     except UnicodeDecodeError:
         raise ValueError(f"{path} is not in UTF-8: save it again in that encoding") from None
     except csv.Error as error:  # of the header
@@ -53,19 +63,23 @@ def _read_rows(path: Path, reader: Any) -> TextTable:
     if not any(header):
         raise ValueError(f"{path} is empty: its first line must name the columns, such as path,label")
     if len(set(header)) < len(header):
-        twice = next(name for name in header if header.count(name) > 1)
-        raise ValueError(f"{path} has two columns named {twice!r}")
+        numbers = [place for place, name in enumerate(header, start=1) if header.count(name) > 1][:2]
+        raise ValueError(f"{path} has two columns of one name, number {numbers[0]} and number {numbers[1]}")
     columns: list[list[str]] = [[] for _ in header]
     places = []
-    for row in _filled(reader):
-        if len(row) != len(header):
-            raise ValueError(
-                f"{path}, line {reader.line_num}: {len(row)} cells, but the header names {len(header)} columns"
-            )
-        places.append(f"line {reader.line_num}")
-        for column, cell in zip(columns, row, strict=True):
-            column.append(cell.strip())
-    return TextTable(dict(zip(header, columns, strict=True)), places)
+    faults = []
+    try:
+        for row in _filled(reader):
+            if len(row) != len(header):
+                detail = f"{len(row)} cells, but the header names {len(header)} columns"
+                faults.append(Fault(f"line {reader.line_num}", detail))
+                continue
+            places.append(f"line {reader.line_num}")
+            for column, cell in zip(columns, row, strict=True):
+                column.append(cell.strip())
+    except csv.Error as error:
+        faults.append(Fault(f"line {reader.line_num}", f"cannot be read as CSV: {error}"))
+    return TextTable(dict(zip(header, columns, strict=True)), places, faults=tuple(faults))
 
 
 def _filled(rows: Iterator[list[str]]) -> Iterator[list[str]]:
@@ -94,7 +108,7 @@ def read_parquet(path: Path) -> TextTable:
     images = None
     for name, column in zip(table.column_names, table.columns, strict=True):
         kind = column.type.value_type if types.is_dictionary(column.type) else column.type
-        if types.is_string(kind) or types.is_large_string(kind) or types.is_integer(kind):
+        if types.is_string(kind) or types.is_large_string(kind) or types.is_integer(kind) or types.is_boolean(kind):
             values = ["" if value is None else str(value).strip() for value in column.to_pylist()]
             columns[name] = _named(path, name, values, stated[name]) if name in stated else values
             continue

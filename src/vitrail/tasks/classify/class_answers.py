@@ -15,7 +15,10 @@ from vitrail.tasks.contract import Answer
 
 @dataclass(frozen=True)
 class ClassAnswer(Answer):
-    """Classes of an image and their probabilities, the most probable first."""
+    """Classes of an image and their probabilities, the most probable first.
+
+    Where an image may have several classes, each probability is that of the class alone, and they have no given sum.
+    """
 
     place: str
     classes: tuple[str, ...]
@@ -50,6 +53,7 @@ def answer_with_classes(
     names = trained.class_names
     top = min(top, len(names))
     for logits, batch in passes.ask(dataclasses.replace(trained, model=fold(trained.model)), note_unread=note_unread):
-        values, indices = (column.tolist() for column in logits.softmax(dim=1).topk(top, dim=1))
-        for place, row, probabilities in zip(batch.indices.tolist(), indices, values, strict=True):
-            yield ClassAnswer(data.locate(place), tuple(names[index] for index in row), tuple(probabilities))
+        probabilities = logits.sigmoid() if trained.is_multiple else logits.softmax(dim=1)
+        values, indices = (column.tolist() for column in probabilities.topk(top, dim=1))
+        for place, row, of_row in zip(batch.indices.tolist(), indices, values, strict=True):
+            yield ClassAnswer(data.locate(place), tuple(names[index] for index in row), tuple(of_row))

@@ -68,6 +68,7 @@ class LabelledData:
             "coarse": coarse,
             "num_train": self.num_train,
             "num_val": self.num_val,
+            **({"is_multiple": True} if self.labels.is_multiple else {}),
         }
 
 

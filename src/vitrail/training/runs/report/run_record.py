@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from vitrail.data.quarantine import Problem
 from vitrail.settings.recipe import Recipe
 from vitrail.settings.text import read_recipe, stage_of
-from vitrail.storage import read_json_lines, read_json_object
+from vitrail.storage import bare_cell, read_json_lines, read_json_object
 from vitrail.storage.reading import WRONG_CONTENT
 from vitrail.tasks import find_task
 from vitrail.tasks.contract import Measure, Task
@@ -155,4 +155,4 @@ def _read_mapping(path: Path) -> Mapping[str, Any]:
 def _read_quarantine(path: Path) -> tuple[Problem, ...]:
     with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
         rows = csv.DictReader(file)
-        return tuple(Problem(*(row.get(column) or "" for column in Problem._fields)) for row in rows)
+        return tuple(Problem(*(bare_cell(row.get(column) or "") for column in Problem._fields)) for row in rows)
