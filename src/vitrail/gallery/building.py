@@ -13,6 +13,7 @@ from vitrail.data.quarantine import Problem
 from vitrail.evaluation.features import Extraction
 from vitrail.evaluation.knn import THESIS_CHOICES, find_neighbours, fit_neighbours
 from vitrail.evaluation.probe_data import Labelled
+from vitrail.gallery.gallery_damage import hash_content
 from vitrail.gallery.gallery_images import embed_unit, make_thumbnail
 from vitrail.gallery.gallery_manifest import IndexEntry, Manifest, ModelEntry, Threshold
 from vitrail.gallery.index import choose_index, write_index
@@ -171,6 +172,7 @@ def with_index(writer: Writer, manifest: Manifest, vectors: Tensor) -> Manifest:
         file=path.name,
         size=path.stat().st_size,
         parts=tuple(part.file for part in manifest.parts),
+        sha256=hash_content(path),
     )
     return manifest.model_copy(update={"index": entry})
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from vitrail.evaluation.knn import find_neighbours, weigh
 from vitrail.evaluation.ranking import RANKINGS, Conditioning, condition, condition_by_oracle, predict_coarse
+from vitrail.gallery.gallery_damage import compare, damage
 from vitrail.gallery.index import ApproximateIndex
 from vitrail.gallery.store import State
 
@@ -201,11 +202,15 @@ class Contents:
             return None
         path = self.state.folder / entry.file
         try:
+            compare(path, size=entry.size, sha256=entry.sha256)
             return ApproximateIndex(path, count=self._num_covered, dim=self.state.manifest.dim)
-        except ValueError:
-            if path.exists() or not self.state.is_replaced():
-                raise
+        except FileNotFoundError:
+            what = " is missing"
+        except (OSError, ValueError) as error:
+            what = f": {error.strerror if isinstance(error, OSError) else error}"
+        if not path.exists() and self.state.is_replaced():
             return None
+        raise damage(self.state.folder, entry.file, what)
 
     @cached_property
     def _num_covered(self) -> int:
