@@ -4,7 +4,7 @@ import json
 import random
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 import safetensors
@@ -17,7 +17,7 @@ from vitrail.gallery import gallery_damage
 from vitrail.gallery.building import Choices
 from vitrail.gallery.gallery import Gallery
 from vitrail.gallery.gallery_damage import hash_content
-from vitrail.gallery.gallery_manifest import MANIFEST_FILE
+from vitrail.gallery.gallery_manifest import MANIFEST_FILE, read_manifest
 from vitrail.gallery.store import read_state
 from vitrail.storage.tensors import write_tensors
 
@@ -166,16 +166,23 @@ def test_galleries_without_checksums_open_and_a_change_adds_them(tmp_path: Path)
     assert former.manifest.format == 1
     assert former.search(paint(COLOURS["red"], seed=900), top=1)[0].labels["label"] == "red"
     former.add("purple", [paint((150, 20, 160), seed=0)])
-    assert former.manifest.format == 2
-    assert former.manifest.index is not None
-    assert all(entry.sha256 for entry in (*former.manifest.parts, former.manifest.index))
+    now = read_manifest(gallery.folder)
+    assert now.format == 2
+    assert now.index is not None
+    assert now.index.sha256
+    assert all(part.sha256 for part in now.parts)
 
 
 def test_a_file_is_read_in_full_once_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gallery = colour_gallery(tmp_path / "g")
-    read: list[object] = []
+    read: list[str] = []
     hash_file = gallery_damage._hash
-    monkeypatch.setattr(gallery_damage, "_hash", lambda file: read.append(file) or hash_file(file))
+
+    def note(file: BinaryIO) -> str:
+        read.append(file.name)
+        return hash_file(file)
+
+    monkeypatch.setattr(gallery_damage, "_hash", note)
     Gallery(gallery.folder)
     assert not read
     gallery.add("purple", [paint((150, 20, 160), seed=0)])

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 SUMMARY = "search images by images, and add classes from a few pictures"
 
 _COMPUTE = ("batch_size", "workers", "precision", "device")
-_BUILD = (*KEYS, "out", "coarse", "held_out", "false_reject", "index", "half", "thumbnails", "cache")
+_BUILD = (*KEYS, "out", "coarse", "held_out", "false_reject", "index", "half", "thumbnails", "rule", "cache")
 _USE = ("model", "trunk", *_COMPUTE)
 _ALL = "all"  # splits
 _NAMED = 10  # images that could not be read
@@ -49,7 +49,7 @@ _ACTIONS = {
     "add": ("G LABEL IMAGE...", "add images of one class, new or known"),
     "remove": ("G LABEL|PATH", "remove a class, or one image"),
     "search": ("G IMAGE...", "the images that are most like these"),
-    "classify": ("G IMAGE...", "what images show, by their neighbours"),
+    "classify": ("G IMAGE...", "what images show; rule=means, neighbours or mix instead of the gallery's own"),
     "evaluate": ("G... data=SPEC", "measure on labelled images; several galleries side by side; lists=FILE.png draws"),
     "report": ("G [out=FILE]", "write a page that shows the gallery"),
     "suggest": ("G [out=FILE]", "groups inside a coarse class, for a person to name"),
@@ -108,6 +108,7 @@ def _build(arguments: argparse.Namespace) -> int:
         is_half=_flag(settings, "half"),
         false_reject=_number(settings, "false_reject", Choices.false_reject),
         thumbnails=read_whole(settings["thumbnails"], "thumbnails", least=0) if "thumbnails" in settings else None,
+        rule=str(settings.get("rule", Choices.rule)),
         cache=_text(settings.get("cache")),
     )
     share = share_of_val(words)
@@ -164,7 +165,7 @@ def _remove(arguments: argparse.Namespace) -> int:
 
 
 def _search(arguments: argparse.Namespace) -> int:
-    gallery, paths, vectors = _embed(arguments)
+    gallery, paths, vectors, _ = _embed(arguments)
     found = gallery.search_vectors(vectors, top=arguments.top, rank=arguments.rank, coarse=arguments.coarse)
     report = [
         {"image": path, "hits": [hit_record(hit) for hit in hits]} for path, hits in zip(paths, found, strict=True)
@@ -175,8 +176,9 @@ def _search(arguments: argparse.Namespace) -> int:
 
 
 def _classify(arguments: argparse.Namespace) -> int:
-    gallery, paths, vectors = _embed(arguments)
-    answers = gallery.classify_vectors(vectors, top=arguments.top, coarse=arguments.coarse)
+    gallery, paths, vectors, settings = _embed(arguments, "rule")
+    rule = _text(settings.get("rule"))
+    answers = gallery.classify_vectors(vectors, top=arguments.top, coarse=arguments.coarse, rule=rule)
     pairs = list(zip(paths, answers, strict=True))
     report = [{"image": path, **dataclasses.asdict(answer)} for path, answer in pairs]
     for record in report:
@@ -186,7 +188,7 @@ def _classify(arguments: argparse.Namespace) -> int:
 
 
 def _evaluate(arguments: argparse.Namespace) -> int:
-    keys = ("data", "split", "cache", "lists", *_USE)
+    keys = ("data", "split", "rule", "cache", "lists", *_USE)
     words, settings = split_words(arguments.settings, keys=keys)
     if not words or "data" not in settings:
         raise ValueError("write `vitrail gallery evaluate G data=SPEC`")
@@ -205,7 +207,9 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     for word in words:
         gallery = _open(word, settings)
         with show_progress(word, total=len(data)) as advance:
-            found = gallery.evaluate(data, cache=_text(settings.get("cache")), advance=advance)
+            found = gallery.evaluate(
+                data, rule=_text(settings.get("rule")), cache=_text(settings.get("cache")), advance=advance
+            )
         reports.append({"gallery": word, "trained_on": gallery.manifest.model.level, **found})
         if lists is not None:
             from vitrail.gallery.lists import draw_lists
@@ -260,13 +264,13 @@ def _extraction(trained: Any, data: "Dataset | None", settings: Mapping[str, Any
     return make_extraction(trained, Passes(GivenImages([]) if data is None else data, "label", settings))
 
 
-def _embed(arguments: argparse.Namespace) -> "tuple[Gallery, list[str], Any]":
-    words, settings = split_words(arguments.settings, keys=_USE)
+def _embed(arguments: argparse.Namespace, *keys: str) -> "tuple[Gallery, list[str], Any, Mapping[str, Any]]":
+    words, settings = split_words(arguments.settings, keys=(*_USE, *keys))
     if len(words) < 2:
         raise ValueError(f"write `vitrail gallery {arguments.action} G IMAGE...`")
     gallery = _open(words[0], settings)
     paths = find_images(words[1:])
-    return gallery, paths, gallery.embed(paths)
+    return gallery, paths, gallery.embed(paths), settings
 
 
 def _open_data(settings: Mapping[str, Any], share: float) -> "Dataset":

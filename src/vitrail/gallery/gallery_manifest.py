@@ -11,6 +11,7 @@ from vitrail.storage import hash_text, read_json_object, write_text
 
 MANIFEST_FILE = "gallery.json"
 FORMAT: Literal[2] = 2
+RuleName = Literal["neighbours", "means", "mix"]
 _CHECKSUM = "checksum"  # the key of the manifest's own
 _Count = Annotated[int, Field(ge=0)]
 _Positive = Annotated[int, Field(ge=1)]
@@ -41,6 +42,20 @@ class Threshold(_Frozen):
     false_reject: float = Field(ge=0.0, le=1.0)  # the share of the held-out images that it turns away
     num_held_out: _Positive  # images it was set with
     held_out: str  # what they were
+    # The same for the likeness to the most similar class, which goes before it; None: it is not known.
+    class_cosine: float | None = None
+    class_false_reject: float | None = Field(default=None, ge=0.0, le=1.0)
+
+
+class RuleEntry(_Frozen):
+    """How an image is answered, and the shares of held-out images that each rule was right for."""
+
+    name: RuleName
+    temperature: float = Field(gt=0.0)  # that turns cosines to the means of classes into probabilities
+    known: dict[RuleName, float] | None = None  # as the gallery was
+    added: dict[RuleName, float] | None = None  # as if the image's class had been added from five pictures
+    num_held_out: _Count = 0  # images the rules were compared with
+    held_out: str = ""  # what they were
 
 
 class PartEntry(_Frozen):
@@ -73,6 +88,7 @@ class Manifest(_Frozen):
     coarse: str | None  # the level that rankings are conditioned by
     neighbours: _Positive  # that answer for an image
     threshold: Threshold | None
+    rule: RuleEntry | None = None  # None in galleries of before: neighbours
     wanted_index: Literal["exact", "ivf", "hnsw"] = "exact"
     index: IndexEntry | None = None
     parts: tuple[PartEntry, ...]
@@ -120,7 +136,11 @@ def read_manifest(folder: Path) -> Manifest:
         where = ".".join(map(str, first["loc"]))
         raise damage(folder, MANIFEST_FILE, f": {where + ': ' if where else ''}{first['msg']}") from None
     if checksum is not None and checksum != _hash(content):
-        raise damage(folder, MANIFEST_FILE, f": it is not what was written (its {_CHECKSUM} differs)")
+        raise damage(
+            folder,
+            MANIFEST_FILE,
+            f": it is not what was written (if you have changed it by hand, remove its line {_CHECKSUM!r})",
+        )
     return manifest
 
 
