@@ -24,6 +24,7 @@ from vitrail.inference.passes import (
     keep_source,
     load_seeing,
     make_extraction,
+    open_asked,
     read_whole,
     share_of_val,
     show_progress,
@@ -116,7 +117,7 @@ def _build(arguments: argparse.Namespace) -> int:
     trained = load_seeing(words[0], settings)
     choose_levels(data, choices, trained_on=trained.level)  # what is wrong shows before the work begins
     choose_index(choices.index, num_images=len(data))
-    held_out = _open_held_out(settings, data, share)
+    held_out = _open_held_out(words[0], settings, data, share)
     total = len(data) + (0 if held_out is None else len(held_out))
     with show_progress("embeddings", total=total) as advance:
         unread = build_gallery(
@@ -194,15 +195,16 @@ def _evaluate(arguments: argparse.Namespace) -> int:
         raise ValueError("write `vitrail gallery evaluate G data=SPEC`")
     if len(words) > 1 and ("lists" in settings or "model" in settings):
         raise ValueError("lists= and model= are of one gallery: evaluate it alone")
-    from vitrail.data.datasets import open_dataset
     from vitrail.evaluation.ranked_lists import check_picture
 
     lists = None
     if "lists" in settings:
         lists = Path(str(settings["lists"])).expanduser()
         check_picture(lists)
-    share = share_of_val([_find_source(word, settings) for word in words])
-    data = open_dataset(str(settings["data"]), str(settings.get("split", "val")), val_share=share)
+    sources = [_find_source(word, settings) for word in words]
+    data = open_asked(
+        sources, str(settings["data"]), str(settings.get("split", "val")), val_share=share_of_val(sources)
+    )
     reports = []
     for word in words:
         gallery = _open(word, settings)
@@ -284,9 +286,9 @@ def _open_data(settings: Mapping[str, Any], share: float) -> "Dataset":
     return open_dataset(str(settings["data"]), split, val_share=share)
 
 
-def _open_held_out(settings: Mapping[str, Any], data: "Dataset", share: float) -> "Dataset | None":
+def _open_held_out(source: str, settings: Mapping[str, Any], data: "Dataset", share: float) -> "Dataset | None":
     """The split that sets the threshold: the one asked for, or val where there is one and it is not in the gallery."""
-    from vitrail.data.datasets import open_dataset, open_source
+    from vitrail.data.datasets import open_source
     from vitrail.data.splits import canonical
 
     split = settings.get("held_out", "val")
@@ -296,7 +298,7 @@ def _open_held_out(settings: Mapping[str, Any], data: "Dataset", share: float) -
         splits = {canonical(name) for name in open_source(str(settings["data"]), val_share=share).splits}
         if "val" not in splits or canonical(data.split) in ("val", _ALL):
             return None
-    return open_dataset(str(settings["data"]), str(split), val_share=share)
+    return open_asked([source], str(settings["data"]), str(split), val_share=share)
 
 
 def _text(value: Any) -> str | None:

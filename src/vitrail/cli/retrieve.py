@@ -16,6 +16,7 @@ from vitrail.inference.passes import (
     Passes,
     load_seeing,
     make_extraction,
+    open_asked,
     share_of_val,
     show_progress,
     split_words,
@@ -208,7 +209,7 @@ def _open_task(sources: Sequence[str], settings: Mapping[str, Any], *, num_image
         raise ValueError(f"--images must be at least 1, not {num_images}")
     share = share_of_val(sources)
     train = open_dataset(str(settings["data"]), "train", val_share=share)
-    val = open_dataset(str(settings["data"]), str(settings.get("split", "val")), val_share=share)
+    val = open_asked(sources, str(settings["data"]), str(settings.get("split", "val")), val_share=share)
     if val.split == train.split:
         raise ValueError(f"the images of {val.split} are those that are ranked: ask with another split")
     queries = None
