@@ -61,6 +61,7 @@ def write_index(kind: str, vectors: Tensor, path: Path) -> None:
     else:
         num_lists = max(1, min(round(4 * len(vectors) ** 0.5), len(vectors) // _PER_LIST))
         index = faiss.IndexIVFFlat(faiss.IndexFlatIP(dim), dim, num_lists, faiss.METRIC_INNER_PRODUCT)
+        index.cp.min_points_per_centroid = 1  # a small gallery is no reason to warn
         index.nprobe = min(num_lists, max(_LEAST_PROBED, round(_PROBED_SHARE * num_lists)))
         generator = torch.Generator().manual_seed(0)
         sample = torch.randperm(len(vectors), generator=generator)[: 64 * num_lists]
