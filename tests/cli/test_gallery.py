@@ -170,6 +170,9 @@ def test_the_model_may_have_moved(
     content = json.loads((gallery / "gallery.json").read_text())
     content["model"]["source"] = str(tmp_path / "gone")
     (gallery / "gallery.json").write_text(json.dumps(content))
+    assert "remove its line 'checksum'" in complaint(capsys, "classify", gallery, reds[0])
+    del content["checksum"]
+    (gallery / "gallery.json").write_text(json.dumps(content))
     assert "no such run or model" in complaint(capsys, "classify", gallery, reds[0])
     assert ask(capsys, "classify", gallery, reds[0], f"model={model}")
     vitrail.save_model(tiny_model(seed=1), tmp_path / "other")
@@ -275,5 +278,5 @@ def test_a_run_without_val_of_its_own_keeps_its_split_in_a_gallery(
 def test_help_answers_without_torch() -> None:
     program = "import sys; from vitrail.cli import main; main(['gallery', '--help']); print('torch' in sys.modules)"
     finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert "what images show, by their neighbours" in finished.stdout
+    assert "what images show; rule=means" in finished.stdout
     assert finished.stdout.endswith("False\n")

@@ -258,6 +258,31 @@ def test_tsne_shows_one_class_in_colour(
     assert "focus=CLASS chooses what --tsne shows in colour: add it" in complaint(capsys, *words, "focus=bird")
 
 
+def test_tsne_has_the_colours_of_the_coarse_level_or_of_one_that_is_chosen(
+    coarse_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+    drawn: list[tuple[tuple[str, ...], list[int]]] = []
+
+    def note(planes: object, labels: torch.Tensor, classes: tuple[str, ...], path: Path, *, focus: object) -> Path:
+        drawn.append((tuple(classes), labels.tolist()))
+        return path
+
+    monkeypatch.setattr("vitrail.cli.retrieve_pictures.project_to_plane", lambda vectors: vectors[:, :2])
+    monkeypatch.setattr("vitrail.cli.retrieve_pictures.draw_planes", note)
+    levels = vitrail.open_dataset(SHAPES, "val").levels
+    words = (coarse_run, f"data={SHAPES}", f"out={tmp_path}")
+    shape = levels["coarse"].classes[0]
+    for more, level in (((), "coarse"), (("colour=label",), "label"), ((f"focus={shape}",), "label")):
+        assert main(["retrieve", *map(str, words), "--tsne", *more]) == 0
+        assert drawn.pop() == (levels[level].classes, levels[level].labels.tolist())
+    capsys.readouterr()
+    assert "colour= is a level of labels: coarse, label; not 'genus'" in complaint(
+        capsys, *words, "--tsne", "colour=genus"
+    )
+    assert "colour=LEVEL chooses the colours of --tsne" in complaint(capsys, *words, "colour=label")
+
+
 def test_lists_of_chosen_queries(
     coarse_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -155,7 +155,8 @@ def test_the_page_needs_nothing_from_elsewhere_and_escapes_names(tmp_path: Path)
     text = page.read_text(encoding="utf-8")
     assert "http" not in text
     assert 'src="1%20a.png"' in text
-    assert "&lt;x&gt;.jpg: c&lt;t 50%" in text
+    assert "<figcaption>&lt;x&gt;.jpg</figcaption>" in text
+    assert '<span class="pill know">c&lt;t 50%</span>' in text
     assert "what &amp; why" in text
 
 

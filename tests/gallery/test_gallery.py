@@ -211,6 +211,7 @@ def test_a_page_shows_every_class_and_needs_no_network(tmp_path: Path) -> None:
     page = gallery.report().read_text(encoding="utf-8")
     assert all(f"{name} <small>6</small>" in page for name in COLOURS)
     assert "&lt;b&gt;odd&lt;/b&gt; <small>1</small>" in page
+    assert "right had the class been added from five pictures" in page
     assert page.count("data:image/jpeg;base64,") == 25
     assert "http://" not in page
     assert "https://" not in page

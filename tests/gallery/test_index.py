@@ -97,7 +97,7 @@ def test_a_damaged_index_is_named(tmp_path: Path) -> None:
     gallery = colour_gallery(tmp_path / "g", choices=Choices(index="hnsw"))
     assert gallery.manifest.index is not None
     (gallery.folder / gallery.manifest.index.file).write_bytes(b"nothing")
-    with pytest.raises(ValueError, match=r"is damaged: index-\w+\.faiss can't be read"):
+    with pytest.raises(ValueError, match=r"is damaged: index-\w+\.faiss: it has 7 bytes instead of"):
         Gallery(gallery.folder).search_vectors(torch.zeros(1, 24))
 
 
@@ -122,5 +122,5 @@ def test_an_index_that_is_listed_and_missing_is_damage(tmp_path: Path) -> None:
     gallery = colour_gallery(tmp_path / "g", choices=Choices(index="hnsw"))
     assert gallery.manifest.index is not None
     (gallery.folder / gallery.manifest.index.file).unlink()
-    with pytest.raises(ValueError, match=r"is damaged: index-\w+\.faiss can't be read"):
+    with pytest.raises(ValueError, match=r"is damaged: index-\w+\.faiss is missing"):
         Gallery(gallery.folder).search_vectors(torch.zeros(1, 24))

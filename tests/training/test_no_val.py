@@ -50,11 +50,23 @@ def test_a_run_that_was_not_measured_is_evaluated_on_other_data_only_and_gives_c
     run = run_in(tmp_path / "run", f"data={colours}", "data.val=none", "augmentation.repeats=1", "epochs=1")
     assert main(["evaluate", str(run.path)]) == 2
     assert "was trained without val (data.val=none): add data=SPEC" in capsys.readouterr().err
-    assert main(["evaluate", str(run.path), f"data={colours}"]) == 0
-    assert "the images of this val are among its training images" in caplog.text
+    gallery, other = str(tmp_path / "gallery"), f"data={colours.parent / '.' / 'x' / '..' / colours.name}"
+    (colours.parent / "x").mkdir()
+    for words in (
+        ["evaluate", str(run.path), f"data={colours}"],
+        ["retrieve", str(run.path), other],
+        ["gallery", "build", str(run.path), other, f"out={gallery}"],
+        ["gallery", "evaluate", gallery, f"data={colours}"],
+    ):
+        caplog.clear()
+        assert main(words) == 0
+        assert "the images of this val are among its training images" in caplog.text, words
+    caplog.clear()
+    assert main(["gallery", "build", str(run.path), other, f"out={gallery}_all", "split=all"]) == 0
+    assert "training images" not in caplog.text
     clusters = ("task=clusterfit", f"clusters.of={run.path}", "clusters.number=3")
-    words = (f"data={colours}", "data.val=none", "augmentation.repeats=1", "epochs=1")
-    assert kinds_of(run_in(tmp_path / "clusters", *clusters, *words)) == {"train"}
+    same = (f"data={colours}", "data.val=none", "augmentation.repeats=1", "epochs=1")
+    assert kinds_of(run_in(tmp_path / "clusters", *clusters, *same)) == {"train"}
 
 
 def test_early_stopping_without_val_is_refused_in_one_line(colours: Path, tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from vitrail.inference.passes import (
     keep_source,
     load_seeing,
     make_extraction,
+    open_asked,
     read_whole,
     share_of_val,
     show_progress,
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 SUMMARY = "search images by images, and add classes from a few pictures"
 
 _COMPUTE = ("batch_size", "workers", "precision", "device")
-_BUILD = (*KEYS, "out", "coarse", "held_out", "false_reject", "index", "half", "thumbnails", "cache")
+_BUILD = (*KEYS, "out", "coarse", "held_out", "false_reject", "index", "half", "thumbnails", "rule", "cache")
 _USE = ("model", "trunk", *_COMPUTE)
 _ALL = "all"  # splits
 _NAMED = 10  # images that could not be read
@@ -49,7 +50,7 @@ _ACTIONS = {
     "add": ("G LABEL IMAGE...", "add images of one class, new or known"),
     "remove": ("G LABEL|PATH", "remove a class, or one image"),
     "search": ("G IMAGE...", "the images that are most like these"),
-    "classify": ("G IMAGE...", "what images show, by their neighbours"),
+    "classify": ("G IMAGE...", "what images show; rule=means, neighbours or mix instead of the gallery's own"),
     "evaluate": ("G... data=SPEC", "measure on labelled images; several galleries side by side; lists=FILE.png draws"),
     "report": ("G [out=FILE]", "write a page that shows the gallery"),
     "suggest": ("G [out=FILE]", "groups inside a coarse class, for a person to name"),
@@ -108,6 +109,7 @@ def _build(arguments: argparse.Namespace) -> int:
         is_half=_flag(settings, "half"),
         false_reject=_number(settings, "false_reject", Choices.false_reject),
         thumbnails=read_whole(settings["thumbnails"], "thumbnails", least=0) if "thumbnails" in settings else None,
+        rule=str(settings.get("rule", Choices.rule)),
         cache=_text(settings.get("cache")),
     )
     share = share_of_val(words)
@@ -115,7 +117,7 @@ def _build(arguments: argparse.Namespace) -> int:
     trained = load_seeing(words[0], settings)
     choose_levels(data, choices, trained_on=trained.level)  # what is wrong shows before the work begins
     choose_index(choices.index, num_images=len(data))
-    held_out = _open_held_out(settings, data, share)
+    held_out = _open_held_out(words[0], settings, data, share)
     total = len(data) + (0 if held_out is None else len(held_out))
     with show_progress("embeddings", total=total) as advance:
         unread = build_gallery(
@@ -164,7 +166,7 @@ def _remove(arguments: argparse.Namespace) -> int:
 
 
 def _search(arguments: argparse.Namespace) -> int:
-    gallery, paths, vectors = _embed(arguments)
+    gallery, paths, vectors, _ = _embed(arguments)
     found = gallery.search_vectors(vectors, top=arguments.top, rank=arguments.rank, coarse=arguments.coarse)
     report = [
         {"image": path, "hits": [hit_record(hit) for hit in hits]} for path, hits in zip(paths, found, strict=True)
@@ -175,8 +177,9 @@ def _search(arguments: argparse.Namespace) -> int:
 
 
 def _classify(arguments: argparse.Namespace) -> int:
-    gallery, paths, vectors = _embed(arguments)
-    answers = gallery.classify_vectors(vectors, top=arguments.top, coarse=arguments.coarse)
+    gallery, paths, vectors, settings = _embed(arguments, "rule")
+    rule = _text(settings.get("rule"))
+    answers = gallery.classify_vectors(vectors, top=arguments.top, coarse=arguments.coarse, rule=rule)
     pairs = list(zip(paths, answers, strict=True))
     report = [{"image": path, **dataclasses.asdict(answer)} for path, answer in pairs]
     for record in report:
@@ -186,26 +189,29 @@ def _classify(arguments: argparse.Namespace) -> int:
 
 
 def _evaluate(arguments: argparse.Namespace) -> int:
-    keys = ("data", "split", "cache", "lists", *_USE)
+    keys = ("data", "split", "rule", "cache", "lists", *_USE)
     words, settings = split_words(arguments.settings, keys=keys)
     if not words or "data" not in settings:
         raise ValueError("write `vitrail gallery evaluate G data=SPEC`")
     if len(words) > 1 and ("lists" in settings or "model" in settings):
         raise ValueError("lists= and model= are of one gallery: evaluate it alone")
-    from vitrail.data.datasets import open_dataset
     from vitrail.evaluation.ranked_lists import check_picture
 
     lists = None
     if "lists" in settings:
         lists = Path(str(settings["lists"])).expanduser()
         check_picture(lists)
-    share = share_of_val([_find_source(word, settings) for word in words])
-    data = open_dataset(str(settings["data"]), str(settings.get("split", "val")), val_share=share)
+    sources = [_find_source(word, settings) for word in words]
+    data = open_asked(
+        sources, str(settings["data"]), str(settings.get("split", "val")), val_share=share_of_val(sources)
+    )
     reports = []
     for word in words:
         gallery = _open(word, settings)
         with show_progress(word, total=len(data)) as advance:
-            found = gallery.evaluate(data, cache=_text(settings.get("cache")), advance=advance)
+            found = gallery.evaluate(
+                data, rule=_text(settings.get("rule")), cache=_text(settings.get("cache")), advance=advance
+            )
         reports.append({"gallery": word, "trained_on": gallery.manifest.model.level, **found})
         if lists is not None:
             from vitrail.gallery.lists import draw_lists
@@ -260,13 +266,13 @@ def _extraction(trained: Any, data: "Dataset | None", settings: Mapping[str, Any
     return make_extraction(trained, Passes(GivenImages([]) if data is None else data, "label", settings))
 
 
-def _embed(arguments: argparse.Namespace) -> "tuple[Gallery, list[str], Any]":
-    words, settings = split_words(arguments.settings, keys=_USE)
+def _embed(arguments: argparse.Namespace, *keys: str) -> "tuple[Gallery, list[str], Any, Mapping[str, Any]]":
+    words, settings = split_words(arguments.settings, keys=(*_USE, *keys))
     if len(words) < 2:
         raise ValueError(f"write `vitrail gallery {arguments.action} G IMAGE...`")
     gallery = _open(words[0], settings)
     paths = find_images(words[1:])
-    return gallery, paths, gallery.embed(paths)
+    return gallery, paths, gallery.embed(paths), settings
 
 
 def _open_data(settings: Mapping[str, Any], share: float) -> "Dataset":
@@ -280,9 +286,9 @@ def _open_data(settings: Mapping[str, Any], share: float) -> "Dataset":
     return open_dataset(str(settings["data"]), split, val_share=share)
 
 
-def _open_held_out(settings: Mapping[str, Any], data: "Dataset", share: float) -> "Dataset | None":
+def _open_held_out(source: str, settings: Mapping[str, Any], data: "Dataset", share: float) -> "Dataset | None":
     """The split that sets the threshold: the one asked for, or val where there is one and it is not in the gallery."""
-    from vitrail.data.datasets import open_dataset, open_source
+    from vitrail.data.datasets import open_source
     from vitrail.data.splits import canonical
 
     split = settings.get("held_out", "val")
@@ -292,7 +298,7 @@ def _open_held_out(settings: Mapping[str, Any], data: "Dataset", share: float) -
         splits = {canonical(name) for name in open_source(str(settings["data"]), val_share=share).splits}
         if "val" not in splits or canonical(data.split) in ("val", _ALL):
             return None
-    return open_dataset(str(settings["data"]), str(split), val_share=share)
+    return open_asked([source], str(settings["data"]), str(split), val_share=share)
 
 
 def _text(value: Any) -> str | None:

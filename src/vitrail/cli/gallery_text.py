@@ -10,6 +10,8 @@ if TYPE_CHECKING:
 
 _FIGURES = {
     "num_images": "images",
+    "answer_top1": "answers",
+    "answer_top5": "top-5",
     "top1": "kNN top-1",
     "top5": "top-5",
     "map_cosine": "mAP cosine",
@@ -30,6 +32,7 @@ def describe(gallery: "Gallery") -> dict[str, Any]:
         "levels": {level: len(gallery.counts(level)) for level in manifest.levels},
         "coarse": manifest.coarse,
         "neighbours": manifest.neighbours,
+        "rule": None if manifest.rule is None else manifest.rule.model_dump(),
         "index": manifest.wanted_index,
         "threshold": None if manifest.threshold is None else manifest.threshold.model_dump(),
     }
@@ -42,13 +45,32 @@ def describe_lines(report: Mapping[str, Any]) -> Iterable[str]:
         f"{report['gallery']}: {report['num_images']:,} images, classes: {levels}; {report['model']}, "
         f"{report['dim']} numbers an image, index {report['index']}"
     )
+    yield _rule_line(report)
     threshold = report["threshold"]
     if threshold is not None:
+        to, kind = ("the most similar class", "class_") if threshold["class_cosine"] is not None else ("any image", "")
         yield (
-            f"{report['neighbours']} neighbours answer; below a cosine of {threshold['cosine']:.3f} it is unknown, as "
-            f"{threshold['false_reject']:.1%} of {threshold['num_held_out']:,} held-out images are "
+            f"below a cosine of {threshold[f'{kind}cosine']:.3f} to {to} it is unknown, as "
+            f"{threshold[f'{kind}false_reject']:.1%} of {threshold['num_held_out']:,} held-out images are "
             f"({threshold['held_out']})"
         )
+
+
+def _rule_line(report: Mapping[str, Any]) -> str:
+    """What answers, and how it was chosen."""
+    rule = report["rule"] or {"name": "neighbours", "known": None}
+    answering = {
+        "neighbours": f"{report['neighbours']} neighbours answer",
+        "means": "the nearest mean of a class answers",
+        "mix": f"means of classes and {report['neighbours']} neighbours answer",
+    }[rule["name"]]
+    if rule["known"] is None:
+        return answering
+    figures = ", ".join(f"{name} {rule['known'][name]:.1%} and {rule['added'][name]:.1%}" for name in rule["known"])
+    return (
+        f"{answering}; right for {rule['num_held_out']:,} held-out images, as they are and had their class been added "
+        f"from five pictures: {figures}"
+    )
 
 
 def hit_record(hit: "Hit") -> dict[str, Any]:
@@ -67,8 +89,13 @@ def answer_line(path: str, answer: "GalleryAnswer") -> str:
     """What an image shows, in one line."""
     names = "  ".join(f"{name} {p:.1%}" for name, p in answer.probabilities)
     if answer.is_unknown:
-        return f"{path}  unknown (nearest cosine {answer.cosine:.3f}; else {names})"
-    return f"{path}  {names}  (nearest cosine {answer.cosine:.3f})"
+        return f"{path}  unknown ({_cosines(answer)}; else {names})"
+    return f"{path}  {names}  ({_cosines(answer)})"
+
+
+def _cosines(answer: "GalleryAnswer") -> str:
+    of_class = "" if answer.class_cosine is None else f", of a class {answer.class_cosine:.3f}"
+    return f"nearest cosine {answer.cosine:.3f}{of_class}"
 
 
 def group_lines(report: Mapping[str, Any]) -> Iterable[str]:

@@ -16,6 +16,7 @@ from vitrail.inference.passes import (
     Passes,
     load_seeing,
     make_extraction,
+    open_asked,
     share_of_val,
     show_progress,
     split_words,
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 SUMMARY = "measure retrieval and on-the-fly classes, level by level"
 
 _KEYS = (
-    *("data", "split", "out", "coarse", "query", "within", "focus", "methods", "splits", "cache"),
+    *("data", "split", "out", "coarse", "query", "within", "focus", "colour", "methods", "splits", "cache"),
     *KEYS[KEYS.index("image_size") :],
 )
 _NAMED = 10  # images that could not be read
@@ -56,7 +57,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tsne",
         action="store_true",
-        help="draw embeddings in the plane (within=CLASS: of one class; focus=CLASS: the others grey)",
+        help="draw embeddings in the plane, coloured by the coarsest level (colour=LEVEL: another; within=CLASS: of "
+        "one class; focus=CLASS: the others grey)",
     )
     parser.add_argument("--energy", action="store_true", help="draw the cumulative energy of principal components")
     parser.add_argument(
@@ -208,7 +210,7 @@ def _open_task(sources: Sequence[str], settings: Mapping[str, Any], *, num_image
         raise ValueError(f"--images must be at least 1, not {num_images}")
     share = share_of_val(sources)
     train = open_dataset(str(settings["data"]), "train", val_share=share)
-    val = open_dataset(str(settings["data"]), str(settings.get("split", "val")), val_share=share)
+    val = open_asked(sources, str(settings["data"]), str(settings.get("split", "val")), val_share=share)
     if val.split == train.split:
         raise ValueError(f"the images of {val.split} are those that are ranked: ask with another split")
     queries = None
@@ -232,14 +234,17 @@ def _open_task(sources: Sequence[str], settings: Mapping[str, Any], *, num_image
 def _plan_pictures(arguments: argparse.Namespace, task: _Task) -> "Pictures":
     from vitrail.cli.retrieve_pictures import Pictures
 
-    within, focus = task.settings.get("within"), task.settings.get("focus")
+    within, focus, colour = (task.settings.get(key) for key in ("within", "focus", "colour"))
     for is_asked, has_picture, message in (
         (within is not None, arguments.tsne, "within=CLASS chooses the images of --tsne: add it"),
         (focus is not None, arguments.tsne, "focus=CLASS chooses what --tsne shows in colour: add it"),
+        (colour is not None, arguments.tsne, "colour=LEVEL chooses the colours of --tsne: add it"),
         (task.queries is not None, arguments.lists, "query= chooses the images of --lists: add it"),
     ):
         if is_asked and not has_picture:
             raise ValueError(message)
+    if colour is not None and colour not in task.levels:
+        raise ValueError(f"colour= is a level of labels: {', '.join(task.levels)}; not {colour!r}")
     return Pictures(
         task.train,
         task.val,
@@ -249,6 +254,7 @@ def _plan_pictures(arguments: argparse.Namespace, task: _Task) -> "Pictures":
         with_energy=arguments.energy,
         within=None if within is None else str(within),
         focus=None if focus is None else str(focus),
+        colour=None if colour is None else str(colour),
         queries=task.queries,
         coarse=task.coarse,
     )

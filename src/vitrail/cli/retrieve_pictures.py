@@ -43,6 +43,7 @@ class Pictures:
         with_energy: bool = False,
         within: str | None = None,
         focus: str | None = None,
+        colour: str | None = None,
         queries: Sequence[int] | None = None,
         coarse: str | None = None,
     ) -> None:
@@ -53,6 +54,8 @@ class Pictures:
         self.queries = queries  # places in val; None: some of them
         coarser = find_coarser(train, finest) if coarse is None else filter(None, [self._find_coarse(coarse)])
         self.levels = [finest, *reversed(tuple(coarser))]  # of ranked lists, from fine to coarse
+        # The level that colours the plane: one to choose, or the coarsest, unless a class is looked into.
+        self.colour = colour or (finest if within or focus else self.levels[-1])
         self._lists: dict[str, list[RankedList]] = {}
         self._planes: dict[str, Tensor] = {}
         self._plane_labels = torch.zeros(0, dtype=torch.int64)
@@ -69,7 +72,7 @@ class Pictures:
                 _LOGGER.warning("%s has no curve in energy.png: %s", name, error)
         if self.with_tsne:
             shown = self._choose_points(queries)
-            self._plane_labels = queries.labels[self.finest][shown]
+            self._plane_labels = queries.labels[self.colour][shown]
             try:
                 self._planes[name] = project_to_plane(queries.vectors[shown])
             except ValueError as error:
@@ -83,7 +86,7 @@ class Pictures:
             rows = [row for query in zip(*named, strict=True) for row in query]
             files.append(save_ranked_lists(rows, folder / "lists.png", levels=self.levels).name)
         if self._planes:
-            classes, path = self.val.level(self.finest).classes, folder / "tsne.png"
+            classes, path = self.val.level(self.colour).classes, folder / "tsne.png"
             files.append(draw_planes(self._planes, self._plane_labels, classes, path, focus=self._in_focus()).name)
         if self._curves:
             files.append(draw_energies(self._curves, folder / "energy.png").name)
@@ -122,7 +125,7 @@ class Pictures:
         return [dataclasses.replace(row, caption=f"{row.caption}: {name}") for row in self._lists[name]]
 
     def _choose_points(self, queries: "Levelled") -> Tensor:
-        is_shown = queries.labels[self.finest] >= 0
+        is_shown = queries.labels[self.colour] >= 0
         if self.within is not None:
             level, number = self.within
             is_shown &= queries.labels[level] == number
@@ -148,12 +151,12 @@ class Pictures:
         raise ValueError(f"no {kind} {name!r} in {self.val.name}; there are: {', '.join(shown[:20])}")
 
     def _in_focus(self) -> set[int] | None:
-        """The finest classes of the class to be coloured; None: all."""
+        """The classes of the colours that images of the class in focus have; None: all."""
         if self.focus is None:
             return None
         level, number = self.focus
-        fine, own = self.val.level(self.finest).labels, self.val.level(level).labels
-        return {int(label) for label in fine[own == number] if label >= 0}
+        coloured, own = self.val.level(self.colour).labels, self.val.level(level).labels
+        return {int(label) for label in coloured[own == number] if label >= 0}
 
 
 def _first_of_classes(labels: Tensor) -> Tensor:

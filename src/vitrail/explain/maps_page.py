@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
 
+from vitrail.pages.bars import BarRow, draw_bars
 from vitrail.pages.frame import Page, PageSection, render_page
 from vitrail.pages.pictures import render_figure, render_image
 from vitrail.pages.words import text
@@ -33,8 +34,13 @@ def write_maps_page(folder: Path, *, title: str, notes: Sequence[str], entries: 
 
 
 def _entry_section(entry: MapPicture) -> PageSection:
+    """The picture, and the model's answers as bars."""
     file = quote(entry.file)
-    answers = ", ".join(f"{text(name)} {probability:.0%}" for name, probability in entry.answers)
-    picture = f'<a href="{file}">{render_image(file)}</a>'
+    picture = render_figure(f'<a href="{file}">{render_image(file)}</a>', text(entry.source), is_wide=True)
     name = entry.source.replace("\\", "/").rpartition("/")[2]
-    return PageSection(name, render_figure(picture, f"{text(entry.source)}{answers and f': {answers}'}", is_wide=True))
+    if not entry.answers:
+        return PageSection(name, picture)
+    best, probability = entry.answers[0]
+    rows = [BarRow(answer, [share], f"{share:.1%}") for answer, share in entry.answers]
+    bars = f"<h3>Answers</h3>{draw_bars(rows, most=1.0, noun='answers')}"
+    return PageSection(name, picture + bars, aside=f'<span class="pill know">{text(best)} {probability:.0%}</span>')

@@ -1,6 +1,6 @@
 """How well a gallery answers for labelled images that are not in it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,9 +9,13 @@ from torch import Tensor
 
 from vitrail.data.contract import Dataset, Level
 from vitrail.evaluation.features import Extraction
+from vitrail.evaluation.ranking import row_chunks
 from vitrail.evaluation.retrieval import Levelled, evaluate_level
+from vitrail.gallery.answer_rules import override
 from vitrail.gallery.gallery_answers import Contents
 from vitrail.gallery.gallery_images import embed_unit
+
+_WIDTH = 8192  # numbers that are held for a query while it is answered, about
 
 
 def measure_gallery(
@@ -19,6 +23,7 @@ def measure_gallery(
     extraction: Extraction,
     data: Dataset,
     *,
+    rule: str | None = None,
     cache: str | None = None,
     advance: Callable[[int], object] | None = None,
 ) -> dict[str, Any]:
@@ -26,6 +31,7 @@ def measure_gallery(
 
     Images of classes that the gallery does not have can't be answered rightly: they take no part in a level's figures,
     and it is told how many of them are answered `unknown`. Neighbours without a name answer as they do in `classify`.
+    The level that is answered also has the accuracy of the gallery's rule, or of `rule`.
     """
     manifest = contents.state.manifest
     common = [level for level in manifest.levels if level in data.levels and not data.levels[level].is_multiple]
@@ -50,6 +56,10 @@ def measure_gallery(
             figures[level] = evaluate_level(
                 queries, images, level, coarse=other, neighbours=manifest.neighbours, unlabelled_vote=True
             )
+    answered = manifest.fine if manifest.fine in figures else None
+    shares, unknown = _measure_answers(contents, queries, level=answered, is_new=labels[common[0]] < 0, rule=rule)
+    if answered is not None:
+        figures[answered].update(shares)
     return {
         "data": data.name,
         "split": data.split,
@@ -58,8 +68,9 @@ def measure_gallery(
         "num_in_gallery": len(contents),
         "num_unnamed": int((contents.labels[manifest.fine] < 0).sum()),
         "neighbours": manifest.neighbours,
+        "rule": override(manifest.rule, rule).name,
         "levels": figures,
-        **_measure_unknown(contents, vectors, labels[common[0]] < 0),
+        **unknown,
     }
 
 
@@ -71,15 +82,27 @@ def _match(contents: Contents, level: Level, name: str) -> Tensor:
     return table[torch.from_numpy(np.array(level.labels, dtype=np.int64))]  # -1 leads to the last
 
 
-def _measure_unknown(contents: Contents, vectors: Tensor, is_new: Tensor) -> Mapping[str, Any]:
-    """Which share is answered `unknown`, of images of known classes and of others."""
-    threshold = contents.state.manifest.threshold
-    if threshold is None:
-        return {}
-    nearest, _ = contents.nearest(vectors, count=1)
-    is_rejected = nearest[:, 0] < threshold.cosine
-    shares = {
-        name: 100.0 * is_rejected[which].double().mean().item() if bool(which.any()) else None
+def _measure_answers(
+    contents: Contents, queries: Levelled, *, level: str | None, is_new: Tensor, rule: str | None
+) -> tuple[dict[str, float], dict[str, Any]]:
+    """The accuracy of what `classify` answers, `unknown` aside; and the shares that are answered `unknown`."""
+    is_rejected, ranks = [], []
+    for rows in row_chunks(len(queries.vectors), width=_WIDTH):
+        judged = contents.judge(queries.vectors[rows], rule=rule)
+        is_rejected.append(judged.is_unknown)
+        if level is not None:
+            own = judged.probabilities.gather(1, queries.labels[level][rows].clamp(min=0)[:, None])
+            ranks.append((judged.probabilities > own).sum(dim=1))
+    shares = {}
+    if level is not None:
+        rank = torch.cat(ranks)[queries.labels[level] >= 0]
+        for name, limit in (("answer_top1", 1), ("answer_top5", 5)):
+            shares[name] = 100.0 * (rank < limit).double().mean().item()
+    if contents.state.manifest.threshold is None:
+        return shares, {}
+    rejected = torch.cat(is_rejected)
+    unknown = {
+        name: 100.0 * rejected[which].double().mean().item() if bool(which.any()) else None
         for name, which in (("false_reject", ~is_new), ("new_rejected", is_new))
     }
-    return {"num_new": int(is_new.sum()), **shares}
+    return shares, {"num_new": int(is_new.sum()), **unknown}

@@ -13,6 +13,8 @@ from vitrail.data.quarantine import Problem
 from vitrail.evaluation.features import Extraction
 from vitrail.evaluation.knn import THESIS_CHOICES, find_neighbours, fit_neighbours
 from vitrail.evaluation.probe_data import Labelled
+from vitrail.gallery.answer_rules import AUTO, ClassMeans, Held, check_rule, choose_rule
+from vitrail.gallery.gallery_damage import hash_content
 from vitrail.gallery.gallery_images import embed_unit, make_thumbnail
 from vitrail.gallery.gallery_manifest import IndexEntry, Manifest, ModelEntry, Threshold
 from vitrail.gallery.index import choose_index, write_index
@@ -35,6 +37,7 @@ class Choices:
     is_half: bool = False  # embeddings in half precision: half of the space, cosines off by about 0.0005 at most
     false_reject: float = 0.05  # the share of held-out images that may be answered `unknown`
     thumbnails: int | None = None  # kept of each class; None: all of up to 20,000 images, else 50
+    rule: str = AUTO  # how images are answered: means, neighbours, mix, or the best of them on held-out images
     cache: str | None = None  # a folder of embeddings that may be known from before
 
     def __post_init__(self) -> None:
@@ -42,6 +45,7 @@ class Choices:
             raise ValueError(f"false_reject is a share of at least 0 and below 1, not {self.false_reject}")
         if self.thumbnails is not None and self.thumbnails < 0:
             raise ValueError(f"thumbnails is a number of at least 0, not {self.thumbnails}")
+        check_rule(self.rule)
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,17 +78,15 @@ def build_gallery(
     vectors, indices, unread = embed_unit(extraction, data, cache=choices.cache, advance=advance)
     labels = _stack_labels(data, tuple(levels), indices)
     paths = tuple(data.locate(index) for index in indices.tolist())
-    others = own_rows = None
-    if held_out is not None:
-        others, places, _ = embed_unit(extraction, held_out, cache=choices.cache, advance=advance)
-        row_of = {path: row for row, path in enumerate(paths)}
-        own_rows = torch.tensor([row_of.get(held_out.locate(place), -1) for place in places.tolist()])
+    held = _hold_out(extraction, held_out, vectors, labels, levels, paths, choices=choices, advance=advance)
     rows = Rows(
         vectors.half() if choices.is_half else vectors,
         labels,
         paths,
         _make_thumbnails(data, indices, labels, limit=choices.thumbnails),
     )
+    neighbours = _choose_neighbours(vectors, labels, levels)
+    fine, num_classes = labels[:, 0].long(), len(next(iter(levels.values())))
     with writing(folder, is_new=True) as writer:
         part = write_part(rows, writer.new_file("part", "safetensors"))
         manifest = Manifest(
@@ -101,10 +103,9 @@ def build_gallery(
             dim=vectors.shape[1],
             levels=levels,
             coarse=_name_coarse(levels, choices, data, trained_on=origin.level),
-            neighbours=_choose_neighbours(vectors, labels, levels),
-            threshold=set_threshold(
-                vectors, others, without=own_rows, false_reject=choices.false_reject, name=_name(held_out)
-            ),
+            neighbours=neighbours,
+            threshold=set_threshold(vectors, fine, held, num_classes=num_classes, false_reject=choices.false_reject),
+            rule=choose_rule(choices.rule, vectors, fine, held, num_classes=num_classes, neighbours=neighbours),
             wanted_index=kind,
             parts=(part,),
         )
@@ -134,30 +135,37 @@ def choose_levels(data: Dataset, choices: Choices, *, trained_on: str | None) ->
 
 
 def set_threshold(
-    vectors: Tensor, held_out: Tensor | None, *, without: Tensor | None = None, false_reject: float, name: str
+    vectors: Tensor, labels: Tensor, held: Held, *, num_classes: int, false_reject: float
 ) -> Threshold | None:
-    """The cosine that `false_reject` of the held-out images do not reach to their nearest; None with too few images.
+    """The cosines that `false_reject` of the held-out images do not reach: to their nearest image, and to their class.
 
-    `without` says in which row of the gallery a held-out image is itself (-1: in none): it is no neighbour of its own.
+    None with too few images. An image without a label might be like no class and known all the same: the likeness to
+    classes decides nothing where there are such.
     """
-    if held_out is not None:
-        nearest, _ = find_neighbours(held_out, vectors, count=1, without=without)
-    elif len(vectors) > 1:
-        asked = torch.randperm(len(vectors), generator=torch.Generator().manual_seed(0))[:_MAX_ASKED]
-        nearest, _ = find_neighbours(vectors[asked], vectors, count=1, without=asked)
-    else:
+    nearest, _ = find_neighbours(held.vectors, vectors, count=1, without=held.rows)
+    found = _reject(nearest[nearest.isfinite()], false_reject)
+    if found is None:  # there is no other image
         return None
-    ordered = nearest[nearest.isfinite()].double().sort().values
-    if not len(ordered):  # there is no other image
-        return None
-    place = int(false_reject * len(ordered))  # so many lie below
-    cosine = ordered[place].item()
+    of_class = None
+    if not bool((labels < 0).any()):
+        of_class = _reject(held.likeness(ClassMeans.of(vectors, labels, num_classes=num_classes)), false_reject)
     return Threshold(
-        cosine=cosine,
-        false_reject=(ordered < cosine).double().mean().item(),
-        num_held_out=len(ordered),
-        held_out=name,
+        cosine=found[0],
+        false_reject=found[1],
+        num_held_out=int(nearest.isfinite().sum()),
+        held_out=held.name,
+        class_cosine=None if of_class is None else of_class[0],
+        class_false_reject=None if of_class is None else of_class[1],
     )
+
+
+def _reject(cosines: Tensor, share: float) -> tuple[float, float] | None:
+    """The cosine that at most this share lies below, and the share that does; None without cosines."""
+    ordered = cosines.double().sort().values
+    if not len(ordered):
+        return None
+    cosine = ordered[int(share * len(ordered))].item()
+    return cosine, (ordered < cosine).double().mean().item()
 
 
 def with_index(writer: Writer, manifest: Manifest, vectors: Tensor) -> Manifest:
@@ -171,6 +179,7 @@ def with_index(writer: Writer, manifest: Manifest, vectors: Tensor) -> Manifest:
         file=path.name,
         size=path.stat().st_size,
         parts=tuple(part.file for part in manifest.parts),
+        sha256=hash_content(path),
     )
     return manifest.model_copy(update={"index": entry})
 
@@ -218,5 +227,28 @@ def _make_thumbnails(data: Dataset, indices: Tensor, labels: Tensor, *, limit: i
     return tuple(pictures)
 
 
-def _name(held_out: Dataset | None) -> str:
-    return "the gallery's own images, each in turn" if held_out is None else f"{held_out.split} of {held_out.name}"
+def _hold_out(
+    extraction: Extraction,
+    data: Dataset | None,
+    vectors: Tensor,
+    labels: Tensor,
+    levels: dict[str, tuple[str, ...]],
+    paths: tuple[str, ...],
+    *,
+    choices: Choices,
+    advance: Callable[[int], object] | None,
+) -> Held:
+    """The images of the data that is held out, or without it those of the gallery, each in turn."""
+    fine = next(iter(levels))
+    if data is None:
+        asked = torch.randperm(len(vectors), generator=torch.Generator().manual_seed(0))[:_MAX_ASKED]
+        return Held(vectors[asked], labels[asked, 0].long(), asked, "the gallery's own images, each in turn")
+    others, places, _ = embed_unit(extraction, data, cache=choices.cache, advance=advance)
+    own = torch.full((len(places),), -1)
+    if fine in data.levels and not data.levels[fine].is_multiple:
+        place_of = {name: place for place, name in enumerate(levels[fine])}
+        table = torch.tensor([*(place_of.get(name, -1) for name in data.levels[fine].classes), -1])
+        own = table[torch.from_numpy(np.asarray(data.levels[fine].labels, dtype=np.int64))[places]]
+    row_of = {path: row for row, path in enumerate(paths)}
+    rows = torch.tensor([row_of.get(data.locate(place), -1) for place in places.tolist()])
+    return Held(others, own, rows, f"{data.split} of {data.name}")

@@ -1,16 +1,19 @@
 """Changes of a gallery: images that come, go, or get another name. Each is one new state of the folder."""
 
 from collections.abc import Collection, Mapping, Sequence
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from vitrail.gallery.building import with_index
 from vitrail.gallery.gallery_answers import UNKNOWN, UNNAMED, Contents
-from vitrail.gallery.gallery_manifest import Manifest, PartEntry
+from vitrail.gallery.gallery_damage import hash_content
+from vitrail.gallery.gallery_manifest import FORMAT, IndexEntry, Manifest, PartEntry
 from vitrail.gallery.part_files import Rows, read_part, write_part
 from vitrail.gallery.store import State, Writer
 
+Listed = TypeVar("Listed", PartEntry, IndexEntry)
 _MAX_PARTS = 32  # files of images; where there are more, all but the first become one
 _UNCOVERED_SHARE, _UNCOVERED_LEAST = 0.1, 1000  # images beside an approximate index that a search may go through
 
@@ -29,13 +32,14 @@ def change(
         kept = [place for place in range(len(part)) if start + place not in gone]
         start += len(part)
         if len(kept) == len(part):
-            parts.append(entry)
+            parts.append(_with_checksum(writer, entry))
         elif kept:
             parts.append(write_part(part.rows().choose(kept), writer.new_file("part", "safetensors")))
     if more is not None and len(more):
         parts.append(write_part(more, writer.new_file("part", "safetensors")))
     manifest = state.manifest.model_copy(
         update={
+            "format": FORMAT,
             "generation": state.manifest.generation + 1,
             "levels": dict(levels or state.manifest.levels),
             "parts": tuple(parts),
@@ -95,6 +99,13 @@ def _join(writer: Writer, manifest: Manifest, parts: Sequence[PartEntry]) -> Par
     return write_part(rows, writer.new_file("part", "safetensors"))
 
 
+def _with_checksum(writer: Writer, entry: Listed) -> Listed:
+    """The entry with its file's checksum, which galleries of before do not have."""
+    if entry.sha256 is not None:
+        return entry
+    return entry.model_copy(update={"sha256": hash_content(writer.folder / entry.file)})
+
+
 def _keep_index(writer: Writer, manifest: Manifest) -> Manifest:
     """The same index while its images are all there and few are not in it; else a new one."""
     entry = manifest.index
@@ -105,6 +116,7 @@ def _keep_index(writer: Writer, manifest: Manifest) -> Manifest:
     num_others = sum(part.count for part in manifest.parts) - num_covered
     is_whole = entry is not None and tuple(part.file for part in covered) == entry.parts
     if is_whole and num_others <= max(_UNCOVERED_LEAST, _UNCOVERED_SHARE * num_covered):
-        return manifest
+        assert entry is not None
+        return manifest.model_copy(update={"index": _with_checksum(writer, entry)})
     parts = [read_part(writer.folder, part, manifest).vectors for part in manifest.parts]
     return with_index(writer, manifest, torch.cat(parts) if parts else torch.zeros(0, manifest.dim))

@@ -121,15 +121,17 @@ class Gallery:
             raise ValueError(f"a coarse class is for the oracle ranking: leave it out, or rank oracle, not {ranking}")
         return self._contents.search(self._as_queries(vectors), top=top, ranking=ranking, coarse=coarse)
 
-    def classify(self, image: AnyImage, *, top: int = 5, coarse: str | None = None) -> GalleryAnswer:
-        """What the image shows, by its neighbours (equation 2.6), or `unknown` where it is far from everything."""
-        return self.classify_vectors(self.embed([image]), top=top, coarse=coarse)[0]
+    def classify(
+        self, image: AnyImage, *, top: int = 5, coarse: str | None = None, rule: str | None = None
+    ) -> GalleryAnswer:
+        """What the image shows, by the gallery's rule, or by `rule`; `unknown` where it is like nothing."""
+        return self.classify_vectors(self.embed([image]), top=top, coarse=coarse, rule=rule)[0]
 
-    def classify_vectors(self, vectors: Tensor, *, top: int = 5, coarse: str | None = None) -> list[GalleryAnswer]:
+    def classify_vectors(
+        self, vectors: Tensor, *, top: int = 5, coarse: str | None = None, rule: str | None = None
+    ) -> list[GalleryAnswer]:
         """What the images of embeddings [images, dim] show, as in `classify`."""
-        threshold = self.manifest.threshold
-        cosine = None if threshold is None else threshold.cosine
-        return self._contents.classify(self._as_queries(vectors), top=top, coarse=coarse, threshold=cosine)
+        return self._contents.classify(self._as_queries(vectors), top=top, coarse=coarse, rule=rule)
 
     def add(self, label: str, images: Sequence[AnyImage], *, coarse: str | None = None) -> Added:
         """Add images of one class, new or known; answers change at once. An image that is there already is replaced."""
@@ -195,10 +197,15 @@ class Gallery:
         return len(rows)
 
     def evaluate(
-        self, data: Dataset, *, cache: str | None = None, advance: Callable[[int], object] | None = None
+        self,
+        data: Dataset,
+        *,
+        rule: str | None = None,
+        cache: str | None = None,
+        advance: Callable[[int], object] | None = None,
     ) -> Mapping[str, object]:
         """How well the gallery answers for labelled images: accuracy, mean average precision, and `unknown`."""
-        return measure_gallery(self._contents, self.extraction, data, cache=cache, advance=advance)
+        return measure_gallery(self._contents, self.extraction, data, rule=rule, cache=cache, advance=advance)
 
     def suggest(self, coarse: str | None = None, *, groups: int | None = None, examples: int = 8) -> list[Group]:
         """Groups inside a coarse class (inside the whole gallery, without one) that a person may name."""

@@ -1,15 +1,20 @@
 """What a gallery says about an image: what is nearest, what it shows, and whether it is like anything at all."""
 
 import difflib
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
-from vitrail.evaluation.knn import find_neighbours, weigh
+from vitrail.evaluation.knn import find_neighbours
 from vitrail.evaluation.ranking import RANKINGS, Conditioning, condition, condition_by_oracle, predict_coarse
+from vitrail.gallery.answer_rules import ClassMeans, combine, override, vote
+from vitrail.gallery.gallery_damage import compare, damage
 from vitrail.gallery.index import ApproximateIndex
 from vitrail.gallery.store import State
 
@@ -35,7 +40,17 @@ class GalleryAnswer:
     label: str  # the most probable class, or `unknown`
     is_unknown: bool
     cosine: float  # of the nearest image
-    probabilities: tuple[tuple[str, float], ...]  # of the classes among the neighbours, the most probable first
+    probabilities: tuple[tuple[str, float], ...]  # of the classes, the most probable first
+    class_cosine: float | None = None  # to the mean of the class it is most like; None where no image has a label
+
+
+class Judgement(NamedTuple):
+    """What a gallery says about some queries, as numbers."""
+
+    probabilities: Tensor  # [queries, classes + 1]; the last is that of images without a label
+    nearest: Tensor  # [queries]: the cosine of the nearest image
+    likeness: Tensor  # [queries]: the cosine to the mean of the class they are most like; -inf where there is none
+    is_unknown: Tensor  # bool [queries]
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,45 +168,68 @@ class Contents:
         return found
 
     def classify(
-        self, queries: Tensor, *, top: int, coarse: str | None, threshold: float | None
+        self, queries: Tensor, *, top: int, coarse: str | None, rule: str | None = None
     ) -> list[GalleryAnswer]:
-        """Equation 2.6 for each query; with `coarse`, the neighbours are those of that coarse class as far as any."""
+        """What each query [queries, dim] of length 1 shows, by the gallery's rule or another."""
         _check_top(top)
-        level = self.state.manifest.fine
-        conditioning = self.make_conditioning("cosine" if coarse is None else "oracle", queries, coarse=coarse)
-        _, rows = self.nearest(queries, count=self.state.manifest.neighbours, conditioning=conditioning)
-        names = (*self.classes(level), UNNAMED)  # the last is also where -1 leads
-        is_allowed = None
-        if coarse is not None:
-            assert self.state.manifest.coarse is not None
-            own = self.class_index(self.state.manifest.coarse, coarse)
-            is_allowed = self.labels[self.state.manifest.coarse] == own
-        return [
-            self._answer(query, own, names, top=top, is_allowed=is_allowed, threshold=threshold)
-            for query, own in zip(queries, rows, strict=True)
-        ]
+        names = (*self.classes(self.state.manifest.fine), UNNAMED)
+        judged = self.judge(queries, coarse=coarse, rule=rule)
+        best = judged.probabilities.topk(min(top, len(names)), dim=1)
+        found = []
+        for values, places, nearest, likeness, is_unknown in zip(
+            best.values.tolist(),
+            best.indices.tolist(),
+            judged.nearest.tolist(),
+            judged.likeness.tolist(),
+            judged.is_unknown.tolist(),
+            strict=True,
+        ):
+            answers = tuple((names[place], p) for place, p in zip(places, values, strict=True) if p > 0)
+            label = UNKNOWN if is_unknown else answers[0][0]
+            found.append(
+                GalleryAnswer(label, is_unknown, nearest, answers, likeness if math.isfinite(likeness) else None)
+            )
+        return found
 
-    def _answer(
-        self,
-        query: Tensor,
-        rows: Tensor,
-        names: tuple[str, ...],
-        *,
-        top: int,
-        is_allowed: Tensor | None,
-        threshold: float | None,
-    ) -> GalleryAnswer:
-        rows = rows if is_allowed is None else rows[is_allowed[rows]]
-        cosines = self.vectors[rows].float() @ query
-        labels = self.labels[self.state.manifest.fine][rows]
-        weights = torch.zeros(len(names)).index_add(0, labels.remainder(len(names)), weigh(cosines))
-        probabilities = weights / weights.sum()
-        best = probabilities.topk(min(top, len(names)))
-        pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-        answers = tuple((names[place], p) for place, p in pairs if p > 0)
-        nearest = cosines.max().item()
-        is_unknown = threshold is not None and nearest < threshold
-        return GalleryAnswer(UNKNOWN if is_unknown else answers[0][0], is_unknown, nearest, answers)
+    def judge(self, queries: Tensor, *, coarse: str | None = None, rule: str | None = None) -> Judgement:
+        """Probabilities by the gallery's rule or another; with `coarse`, only images of that class answer."""
+        manifest = self.state.manifest
+        chosen = override(manifest.rule, rule)
+        labels, num_classes = self.labels[manifest.fine], len(self.classes(manifest.fine))
+        conditioning = self.make_conditioning("cosine" if coarse is None else "oracle", queries, coarse=coarse)
+        means, is_allowed = self._means, None
+        if coarse is not None:
+            assert manifest.coarse is not None
+            is_allowed = self.labels[manifest.coarse] == self.class_index(manifest.coarse, coarse)
+            means = ClassMeans.of(
+                self.vectors[is_allowed], labels[is_allowed], num_classes=num_classes, spread=means.spread
+            )
+        similarities = functional.pad(means.similarities(queries), (0, 1), value=-torch.inf)
+        likeness = similarities.amax(dim=1)
+        if not bool(likeness.isfinite().all()):  # no image has a label
+            chosen = override(chosen, "neighbours")
+        _, rows = self.nearest(queries, count=manifest.neighbours, conditioning=conditioning)
+        cosines = torch.stack([self.vectors[own].float() @ query for own, query in zip(rows, queries, strict=True)])
+        if is_allowed is not None:
+            cosines = cosines.where(is_allowed[rows], -torch.inf)
+        votes = vote(cosines, labels[rows].remainder(num_classes + 1), num_classes=num_classes + 1)
+        nearest = cosines.amax(dim=1)
+        return Judgement(combine(chosen, similarities, votes), nearest, likeness, self._reject(nearest, likeness))
+
+    def _reject(self, nearest: Tensor, likeness: Tensor) -> Tensor:
+        """Which queries are unknown: too far from every class, or in galleries of before from every image."""
+        threshold = self.state.manifest.threshold
+        if threshold is None:
+            return torch.zeros_like(nearest, dtype=torch.bool)
+        if threshold.class_cosine is not None:
+            return likeness < threshold.class_cosine
+        return nearest < threshold.cosine
+
+    @cached_property
+    def _means(self) -> ClassMeans:
+        """The means of the classes that are answered."""
+        fine = self.state.manifest.fine
+        return ClassMeans.of(self.vectors, self.labels[fine], num_classes=len(self.classes(fine)))
 
     @cached_property
     def _index(self) -> ApproximateIndex | None:
@@ -201,11 +239,15 @@ class Contents:
             return None
         path = self.state.folder / entry.file
         try:
+            compare(path, size=entry.size, sha256=entry.sha256)
             return ApproximateIndex(path, count=self._num_covered, dim=self.state.manifest.dim)
-        except ValueError:
-            if path.exists() or not self.state.is_replaced():
-                raise
+        except FileNotFoundError:
+            what = " is missing"
+        except (OSError, ValueError) as error:
+            what = f": {error.strerror if isinstance(error, OSError) else error}"
+        if not path.exists() and self.state.is_replaced():
             return None
+        raise damage(self.state.folder, entry.file, what)
 
     @cached_property
     def _num_covered(self) -> int:

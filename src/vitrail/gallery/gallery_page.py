@@ -3,34 +3,76 @@
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from vitrail.gallery.answer_rules import override
 from vitrail.gallery.gallery_answers import Contents
+from vitrail.gallery.gallery_manifest import Manifest
 from vitrail.gallery.suggesting import Group
-from vitrail.pages.bars import draw_bar
+from vitrail.pages.bars import BarRow, draw_bar, draw_bars
 from vitrail.pages.frame import Page, PageSection, render_page
 from vitrail.pages.pictures import embed_image, render_image
+from vitrail.pages.tables import render_table
 from vitrail.pages.words import text
 from vitrail.storage import write_text
 
 _PER_CLASS = 10  # pictures of a class
 _MAX_PICTURES = 1200  # of a page: about 4 MB
 _KICKER = "vitrail gallery"
+_RULE_WORDS = {
+    "neighbours": "the {neighbours} nearest images vote",
+    "means": "the nearest mean of a class answers",
+    "mix": "means of classes and the {neighbours} nearest images answer together",
+}
 
 
 def write_gallery_page(contents: Contents, path: Path) -> Path:
-    """The classes with their counts and first pictures, below each coarse class where there are such."""
+    """How the gallery answers, and the classes with their counts and first pictures, below each coarse class."""
     manifest = contents.state.manifest
     cards = [(f"{len(contents):,}", "images")]
     cards += [(f"{len(contents.counts(level)):,}", f"classes of {level}") for level in manifest.levels]
-    cards.append((str(manifest.neighbours), "neighbours answer"))
-    lead = [f"Embeddings of {manifest.model.name}, {manifest.dim} numbers an image."]
+    cards.append(
+        {
+            "neighbours": (str(manifest.neighbours), "neighbours answer"),
+            "means": ("means", "of classes answer"),
+            "mix": ("mix", "of means and neighbours answers"),
+        }[override(manifest.rule, None).name]
+    )
     if manifest.threshold is not None:
-        cards.append((f"{manifest.threshold.cosine:.3f}", "cosine below which it is unknown"))
-        lead.append(
-            f"{manifest.threshold.false_reject:.1%} of {manifest.threshold.num_held_out:,} held-out images "
-            f"({manifest.threshold.held_out}) lie below the threshold of unknown."
-        )
+        of_class = manifest.threshold.class_cosine
+        to = "any image" if of_class is None else "every class"
+        cosine = manifest.threshold.cosine if of_class is None else of_class
+        cards.append((f"{cosine:.3f}", f"cosine to {to} below which it is unknown"))
     title = f"Gallery {contents.state.folder.name}"
-    return _write(path, Page(title, _KICKER, _class_sections(contents), lead=lead, cards=cards))
+    lead = [f"Embeddings of {manifest.model.name}, {manifest.dim} numbers an image."]
+    sections = [_answer_section(manifest), *_count_section(contents), *_class_sections(contents)]
+    return _write(path, Page(title, _KICKER, sections, lead=lead, cards=cards))
+
+
+def _answer_section(manifest: Manifest) -> PageSection:
+    """The rule that answers, what it was compared with, and the threshold."""
+    rule, threshold = override(manifest.rule, None), manifest.threshold
+    facts: list[tuple[str, str]] = [("rule", _RULE_WORDS[rule.name].format(neighbours=manifest.neighbours))]
+    if threshold is not None:
+        share = threshold.false_reject if threshold.class_false_reject is None else threshold.class_false_reject
+        held = f"{threshold.num_held_out:,} held-out images ({threshold.held_out})"
+        facts.append(("unknown", f"{share:.1%} of {held} lie below the threshold"))
+    facts += [("index", manifest.wanted_index), ("model", manifest.model.source or manifest.model.name)]
+    body = render_table(facts, style="facts")
+    if rule.known is not None and rule.added is not None:
+        rows = [(name, f"{rule.known[name]:.1%}", f"{rule.added[name]:.1%}") for name in rule.known]
+        columns = ("rule", "right as the gallery was", "right had the class been added from five pictures")
+        body += render_table(rows, columns=columns, style="numbers")
+        body += f'<p class="more">{text(f"Of {rule.num_held_out:,} held-out images ({rule.held_out}).")}</p>'
+    return PageSection("How it answers", body)
+
+
+def _count_section(contents: Contents) -> list[PageSection]:
+    """Bars of how many images each class has, the largest first."""
+    fine = contents.state.manifest.fine
+    counts = sorted(contents.counts(fine).items(), key=lambda pair: -pair[1])
+    if not counts:
+        return []
+    rows = [BarRow(name, [count], f"{count:,}") for name, count in counts]
+    return [PageSection(f"Images of each {fine}", draw_bars(rows, most=counts[0][1], noun="classes"))]
 
 
 def write_groups_page(contents: Contents, groups: Sequence[Group], path: Path, *, title: str, command: str) -> Path:
@@ -61,7 +103,6 @@ def _class_sections(contents: Contents) -> list[PageSection]:
         rows.setdefault(key, []).append(row)
     if not rows:
         return [PageSection("Classes", "<p>The gallery is empty.</p>")]
-    largest = max(map(len, rows.values()))
     per_class = max(1, min(_PER_CLASS, _MAX_PICTURES // len(rows)))
     left = _MAX_PICTURES
     bodies: dict[int, list[str]] = {}
@@ -70,8 +111,7 @@ def _class_sections(contents: Contents) -> list[PageSection]:
         shown = [row for row in own[:200] if contents.thumbnail(row)][: min(per_class, left)]
         left -= len(shown)
         bodies.setdefault(group, []).append(
-            f"<h3>{text(name)} <small>{len(own):,}</small></h3>"
-            f"{draw_bar(len(own) / largest)}{_show_pictures(contents, shown)}"
+            f"<h3>{text(name)} <small>{len(own):,}</small></h3>{_show_pictures(contents, shown)}"
         )
     if coarse is None:
         return [PageSection("Classes", "".join(body)) for body in bodies.values()]

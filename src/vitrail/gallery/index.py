@@ -7,6 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vitrail.gallery.gallery_damage import damage
+
 Kind = Literal["exact", "ivf", "hnsw"]
 INDEXES = ("exact", "ivf", "hnsw", "auto")
 _FEW, _MANY = 200_000, 1_000_000  # images up to which "auto" is exact, and up to which it is HNSW
@@ -59,6 +61,7 @@ def write_index(kind: str, vectors: Tensor, path: Path) -> None:
     else:
         num_lists = max(1, min(round(4 * len(vectors) ** 0.5), len(vectors) // _PER_LIST))
         index = faiss.IndexIVFFlat(faiss.IndexFlatIP(dim), dim, num_lists, faiss.METRIC_INNER_PRODUCT)
+        index.cp.min_points_per_centroid = 1  # a small gallery is no reason to warn
         index.nprobe = min(num_lists, max(_LEAST_PROBED, round(_PROBED_SHARE * num_lists)))
         generator = torch.Generator().manual_seed(0)
         sample = torch.randperm(len(vectors), generator=generator)[: 64 * num_lists]
@@ -75,15 +78,18 @@ class ApproximateIndex:
         faiss = load_faiss()
         try:
             self._index = faiss.read_index(str(path))
-        except RuntimeError:
-            raise ValueError(f"the gallery {path.parent} is damaged: {path.name} can't be read") from None
+        except (RuntimeError, MemoryError):
+            raise ValueError("faiss can't read it") from None
         if (self._index.ntotal, self._index.d) != (count, dim):
-            raise ValueError(f"the gallery {path.parent} is damaged: {path.name} is of other images")
+            raise ValueError("it is of other images")
+        self._path = path
 
     def search(self, queries: Tensor, *, count: int) -> tuple[Tensor, Tensor]:
         """Cosines and places [queries, count], nearest first; -inf and -1 where fewer were found."""
         cosines, places = self._index.search(_as_array(queries), count)
         found = torch.from_numpy(places)
+        if bool((found >= self._index.ntotal).any()):
+            raise damage(self._path.parent, self._path.name, " finds images that there are not")
         return torch.from_numpy(cosines).masked_fill(found < 0, -torch.inf), found
 
 

@@ -1,6 +1,8 @@
 """Files of a gallery's images: embeddings, labels, paths and thumbnails, written once and never changed."""
 
+import errno
 import itertools
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,8 +12,12 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from vitrail.gallery.gallery_damage import compare, damage, hash_content
 from vitrail.gallery.gallery_manifest import Manifest, PartEntry
 from vitrail.storage.tensors import write_tensors
+
+_BLOCK = 65_536  # embeddings that are checked at a time
+_TOLERANCE = 0.01  # of their lengths: those in half precision are off by 0.001
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,32 +90,60 @@ def write_part(rows: Rows, path: Path) -> PartEntry:
         "thumbnail_ends": thumbnail_ends,
     }
     write_tensors(tensors, path)
-    return PartEntry(file=path.name, count=len(rows), size=path.stat().st_size)
+    return PartEntry(file=path.name, count=len(rows), size=path.stat().st_size, sha256=hash_content(path))
 
 
 def read_part(folder: Path, part: PartEntry, manifest: Manifest) -> StoredPart:
     """The images of a file; FileNotFoundError where another process has replaced it meanwhile."""
     path = folder / part.file
-    size = path.stat().st_size
     try:
-        if size != part.size:
-            raise ValueError(f"it has {size:,} bytes instead of {part.size:,}")
-        with path.open("rb"):  # says what is wrong, where safetensors says that there is no file
-            pass
-        with safe_open(path, framework="pt") as file:
-            names = ("vectors", "labels", "thumbnails", "thumbnail_ends")
-            vectors, labels, thumbnails, ends = map(file.get_tensor, names)
-            paths = _unpack(file.get_tensor("paths"), file.get_tensor("path_ends"))
-        if vectors.shape != (part.count, manifest.dim) or labels.shape != (part.count, len(manifest.levels)):
-            raise ValueError("its embeddings or labels are not those that are listed")
-        if len(paths) != part.count or len(ends) != part.count:
-            raise ValueError("its paths or thumbnails are not as many as its images")
-        classes = torch.tensor([len(names) for names in manifest.levels.values()])
-        if bool((labels >= classes).any()) or bool((labels < -1).any()):
-            raise ValueError("it has labels that are not listed")
-    except (SafetensorError, ValueError) as error:
-        raise ValueError(f"the gallery {folder} is damaged: {part.file}: {error}") from None
+        is_new = compare(path, size=part.size, sha256=part.sha256)
+        found = _open(path)
+        _check_shapes(found, part, manifest)
+        if is_new:
+            _check_values(found, manifest)
+    except OSError as error:
+        error.filename = str(path)  # which safetensors leaves out
+        raise
+    except (SafetensorError, RuntimeError, ValueError) as error:
+        if not path.exists():  # it went after it was compared: safetensors and torch say so in their own ways
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path)) from None
+        raise damage(folder, part.file, f": {' '.join(str(error).split())}") from None
+    return found
+
+
+def _open(path: Path) -> StoredPart:
+    with safe_open(path, framework="pt") as file:
+        names = ("vectors", "labels", "thumbnails", "thumbnail_ends")
+        vectors, labels, thumbnails, ends = map(file.get_tensor, names)
+        paths = _unpack(file.get_tensor("paths"), file.get_tensor("path_ends"))
     return StoredPart(vectors, labels, paths, thumbnails, ends)
+
+
+def _check_shapes(found: StoredPart, part: PartEntry, manifest: Manifest) -> None:
+    if found.vectors.shape != (part.count, manifest.dim) or found.labels.shape != (part.count, len(manifest.levels)):
+        raise ValueError("its embeddings or labels are not those that are listed")
+    if found.vectors.dtype not in (torch.float32, torch.float16) or found.labels.dtype != torch.int32:
+        raise ValueError("its embeddings or labels are of another kind than a gallery's")
+    if len(found.paths) != part.count or found._ends.shape != (part.count,):
+        raise ValueError("its paths or thumbnails are not as many as its images")
+    classes = torch.tensor([len(names) for names in manifest.levels.values()])
+    if bool((found.labels >= classes).any()) or bool((found.labels < -1).any()):
+        raise ValueError("it has labels that are not listed")
+
+
+def _check_values(found: StoredPart, manifest: Manifest) -> None:
+    for block in found.vectors.split(_BLOCK):
+        if not bool((block.float().norm(dim=1) <= 1.0 + _TOLERANCE).all()):  # false for what is no number, too
+            raise ValueError("it has embeddings that are no numbers, or not of length 1")
+    _check_ends(found._ends, len(found._thumbnails))
+
+
+def _check_ends(ends: Tensor, size: int) -> None:
+    """Refuse ends of texts that don't follow each other up to the last."""
+    bounds = torch.cat([ends.new_zeros(1), ends, ends.new_full((1,), size)])
+    if ends.dtype != torch.int64 or bool((bounds.diff() < 0).any()) or int(bounds[-2]) != size:
+        raise ValueError("its texts or thumbnails do not end where they should")
 
 
 def _pack(texts: Sequence[bytes]) -> tuple[Tensor, Tensor]:
@@ -120,6 +154,7 @@ def _pack(texts: Sequence[bytes]) -> tuple[Tensor, Tensor]:
 
 
 def _unpack(joined: Tensor, ends: Tensor) -> tuple[str, ...]:
+    _check_ends(ends, len(joined))
     whole = joined.numpy().tobytes()
     bounds = [0, *ends.tolist()]
     pairs = itertools.pairwise(bounds)

@@ -12,13 +12,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from vitrail.gallery.gallery_manifest import MANIFEST_FILE, Manifest, read_manifest
+from vitrail.gallery.gallery_damage import damage
+from vitrail.gallery.gallery_manifest import MANIFEST_FILE, Manifest, read_manifest, write_manifest
 from vitrail.gallery.part_files import StoredPart, read_part
-from vitrail.storage import locked, sync, write_text
+from vitrail.storage import locked, sync
 
 LOCK_FILE = ".lock"
 _OURS = re.compile(r"part-\w+\.safetensors|index-\w+\.faiss|\.gallery\.json\.\w+\.partial|\.lock")
-_ATTEMPTS = 5  # at a state that other processes replace while it is read
+_ATTEMPTS = 100  # at a state that other processes replace while it is read
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +35,7 @@ class State:
 
     def is_replaced(self) -> bool:
         """Whether the gallery has another state by now, so that files of this one may be gone."""
-        return read_manifest(self.folder).generation != self.manifest.generation
+        return read_manifest(self.folder) != self.manifest
 
 
 def read_state(folder: Path) -> State:
@@ -44,13 +45,12 @@ def read_state(folder: Path) -> State:
         try:
             return State(folder, manifest, tuple(read_part(folder, part, manifest) for part in manifest.parts))
         except FileNotFoundError as error:
-            missing = error
-            if read_manifest(folder).generation == manifest.generation:
-                break
+            if read_manifest(folder) == manifest:
+                raise damage(folder, Path(error.filename).name, " is missing") from None
         except OSError as error:
-            name = Path(str(error.filename)).name
+            name = Path(error.filename).name
             raise ValueError(f"the gallery {folder} can't be read: {name}: {error.strerror}") from None
-    raise ValueError(f"the gallery {folder} is damaged: {Path(str(missing.filename)).name} is missing")
+    raise ValueError(f"the gallery {folder} changes faster than it can be read: try again when fewer processes write")
 
 
 def check_new(folder: Path) -> None:
@@ -84,14 +84,15 @@ class Writer:
         """Make this the gallery's state. Its files are on the disk before, and those of older states go after."""
         for name in manifest.files:
             sync(self.folder / name)
-        write_text(self.folder / MANIFEST_FILE, manifest.model_dump_json(indent=1) + "\n")
+        write_manifest(self.folder, manifest)
         self.clean(manifest.files)
 
     def clean(self, kept: set[str]) -> None:
         """Remove all files of the gallery but those given."""
         for path in self.folder.iterdir():
             if _OURS.fullmatch(path.name) and path.name not in kept and path.name != LOCK_FILE:
-                path.unlink(missing_ok=True)
+                with contextlib.suppress(PermissionError):  # Windows keeps what others read; the next writer removes it
+                    path.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

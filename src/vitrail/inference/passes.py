@@ -165,8 +165,8 @@ def open_data(source: str, settings: Mapping[str, Any], trained: "Trained") -> "
     """
     from pathlib import Path
 
-    from vitrail.data.datasets import open_dataset, open_source, open_split, open_whole_val
-    from vitrail.data.splits import AUTOMATIC, canonical
+    from vitrail.data.datasets import open_dataset, open_whole_val
+    from vitrail.data.splits import canonical
 
     recipe = find_recipe(source)
     split = str(settings.get("split", "val"))
@@ -174,16 +174,7 @@ def open_data(source: str, settings: Mapping[str, Any], trained: "Trained") -> "
     if "data" in settings and "split" not in settings and is_named(source):
         data = open_whole_val(str(settings["data"]))
     elif "data" in settings:
-        opened = open_source(str(settings["data"]), val_share=share)
-        data = open_split(opened, split)
-        is_held_out = data.split == "val" and any(note.problem == AUTOMATIC for note in opened.notes)
-        if is_held_out and recipe and recipe.data.val is not None and recipe.data.spec == settings["data"]:
-            _LOGGER.warning(
-                "%s was trained on all of %s (data.val=%s): the images of this val are among its training images",
-                source,
-                recipe.data.spec,
-                recipe.data.val,
-            )
+        data = open_asked([source], str(settings["data"]), split, val_share=share)
     elif recipe is None or recipe.data.spec is None:
         raise ValueError(f"{source} is no run that has data of its own: add data=SPEC")
     elif not recipe.data.is_measured and canonical(split) == "val":
@@ -198,6 +189,36 @@ def open_data(source: str, settings: Mapping[str, Any], trained: "Trained") -> "
         level = trained.level if trained.level in data.levels else next(iter(data.levels))
     data.level(str(level))  # an unknown one is an error
     return data, str(level)
+
+
+def open_asked(sources: Iterable[str], spec: str, split: str, *, val_share: float) -> "Dataset":
+    """A split that models are asked about; a warning for each run that was trained on all of the data, val too."""
+    from vitrail.data.datasets import open_source, open_split
+    from vitrail.data.splits import AUTOMATIC
+
+    opened = open_source(spec, val_share=val_share)
+    data = open_split(opened, split)
+    if data.split == "val" and any(note.problem == AUTOMATIC for note in opened.notes):
+        for source in sources:
+            recipe = find_recipe(source)
+            if recipe and recipe.data.val is not None and _is_same_data(recipe.data.spec, spec):
+                _LOGGER.warning(
+                    "%s was trained on all of %s (data.val=%s): the images of this val are among its training images",
+                    source,
+                    recipe.data.spec,
+                    recipe.data.val,
+                )
+    return data
+
+
+def _is_same_data(first: str | None, second: str) -> bool:
+    """Whether two texts name the same data; a path may be written in several ways."""
+    from pathlib import Path
+
+    if first is None or first == second:
+        return first == second
+    places = [Path(text).expanduser() for text in (first, second)]
+    return all(place.exists() for place in places) and places[0].resolve() == places[1].resolve()
 
 
 def is_named(source: str) -> bool:
