@@ -181,6 +181,7 @@ class Evaluation:
     record: Mapping[str, Any]  # all of it, for JSON
     text: str  # for people
     unread: tuple[Problem, ...] = ()  # samples that could not be read
+    table: Sequence[Mapping[str, Any]] = ()  # rows of the part that is a table, for CSV: of a classifier its classes
 
     def __repr__(self) -> str:
         return self.text
