@@ -1,4 +1,6 @@
+import base64
 import csv
+import io
 import json
 import math
 import re
@@ -7,13 +9,17 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from PIL import Image
+from tiny_runs import task_of, tiny_recipe
 
+from vitrail.data.blend import IMAGENET_MEAN, IMAGENET_STD
 from vitrail.data.datasets import open_dataset
 from vitrail.settings.recipe import Recipe
 from vitrail.settings.text import change, write_yaml
 from vitrail.tasks.classify.report.answered import Predictions, read_predictions
 from vitrail.tasks.classify.report.answers import calibrate, count_mistakes, find_most_wrong
 from vitrail.tasks.classify.settings import ClassifyRecipe
+from vitrail.tasks.contract import StepContext
 from vitrail.training.runs.report import summarize, write_report
 from vitrail.training.runs.report.outcome import describe_seconds, epoch_offsets, epochs_of, measure_outcome
 from vitrail.training.runs.report.run_record import read_run
@@ -316,6 +322,37 @@ def test_metrics_are_a_table_with_the_union_of_all_keys(tmp_path: Path) -> None:
     assert list(rows[0])[:4] == ["kind", "stage", "step", "epoch"]
     assert (rows[0]["loss"], rows[0]["top1"], rows[2]["loss"], rows[2]["top1"]) == ("2.0", "", "", "80.0")
     assert (rows[2]["against.side"], rows[2]["against.low"]) == ("below", "48.0")
+
+
+@pytest.mark.parametrize(
+    ("words", "num_captions"),
+    [
+        ((), 2),
+        (("blend.mixup=0", "blend.cutmix=0"), 1),
+        (("task=embed", "embedding.views=2", "embedding.instance=1.0"), 1),
+    ],
+)
+def test_a_batch_is_shown_as_training_saw_it(tmp_path: Path, words: tuple[str, ...], num_captions: int) -> None:
+    recipe = tiny_recipe(*words)
+    (tmp_path / "recipe.yaml").write_text(write_yaml(recipe))
+    task = task_of(recipe)
+    data = task.open()
+    task_file = tmp_path / "task.json"
+    task_file.write_text(json.dumps(task.describe(data.describe())))
+    page = write_report(tmp_path).read_text(encoding="utf-8")
+    section = page[page.index("What training saw") :]
+    figures = re.findall(r'<img src="data:image/png;base64,([^"]+)".*?<figcaption>(.*?)</figcaption>', section)
+    shown = [np.asarray(Image.open(io.BytesIO(base64.b64decode(content)))) for content, _ in figures]
+    assert len(shown) == 14
+    assert {caption.count("<br>") + 1 for _, caption in figures} == {num_captions}
+    task.attach(task.make_model(task.describe(data.describe())))
+    batch = next(iter(task.make_loaders(num_parts=1, listing=None).train.epoch(0)))
+    images = task.prepare(batch, StepContext(recipe.seed, epoch=0, step=0)).images.flatten(end_dim=-4)
+    scale, shift = (np.array(values)[:, None, None] for values in (IMAGENET_STD, IMAGENET_MEAN))
+    expected = 255 * (images[:14].numpy() * scale + shift)
+    assert np.abs(np.stack(shown).transpose(0, 3, 1, 2) - expected).max() <= 1.0  # a mean of two is rounded
+    task_file.write_text(json.dumps(task.describe(data.describe()) | {"num_train": 7}))
+    assert "What training saw" not in write_report(tmp_path).read_text(encoding="utf-8")
 
 
 def test_calibration_is_the_gap_between_confidence_and_accuracy() -> None:

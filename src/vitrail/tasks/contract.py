@@ -148,6 +148,10 @@ class RunReader(Protocol):
     """A run's folder, as the report looks at it."""
 
     @property
+    def stage(self) -> int:
+        """The stage that the run has come to, from 0."""
+
+    @property
     def stage_recipe(self) -> Recipe | None:
         """The recipe of the stage that the run has come to, where it can be read."""
 
