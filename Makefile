@@ -24,8 +24,10 @@ quickstart: $(STAMP)  ## check the embedded data, train a small CaiT on it, eval
 	$(BIN)/vitrail evaluate runs/quickstart
 	$(BIN)/vitrail predict runs/quickstart docs/pictures/fashion --top 3
 
+# Tests start many processes: whatever the environment says, each is to find the bytecode of the first.
+test: export PYTHONDONTWRITEBYTECODE =
 test: $(STAMP)  ## run the tests; options for pytest go into ARGS
-	$(BIN)/python -m pytest -n auto $(ARGS)
+	$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
 
 MINUTES ?= 20
 SEED ?= 0

@@ -31,6 +31,7 @@ ARROWS: dict[str, set[str]] = {
     "settings": set(),
     "tasks": {
         *("storage", "pages", "layers", "models", "heads", "weights", "data", "evaluation", "inspection", "inference"),
+        "preview",
         "settings",
     },
     "inference": {

@@ -1,5 +1,6 @@
 """`vitrail evaluate`: the run's own figures again, data of other orders, broken files, sweeps, and its errors."""
 
+import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,10 @@ from vitrail.data.datasets import open_dataset
 from vitrail.training.runs.run_folder import RunFolder
 
 SHAPES = "shapes:size=16,count=48,val=24"
-FIGURES = ("top1", "top5", "coarse_top1", "class_mean_top1", "calibration_error", "negative_log_likelihood")
+FIGURES = (
+    *("top1", "top5", "coarse_top1", "class_mean_top1", "macro_precision", "macro_f1"),
+    *("calibration_error", "negative_log_likelihood"),
+)
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +84,28 @@ def test_a_run_is_measured_on_its_own_val_as_in_training(run: RunFolder, capsys:
     assert sum(row["count"] for row in report["classes"]) == 24
     right = sum(row["count"] * row["top1"] / 100 for row in report["classes"])
     assert right + sum(pair["count"] for pair in report["confusions"]) == pytest.approx(24)
+
+
+def test_every_class_has_its_counts_and_scores(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    report = evaluate(capsys, run.path, "precision=fp32")
+    answers = np.load(run.path / "predictions.npz")
+    for label, row in enumerate(report["classes"]):
+        is_right = (answers["targets"] == label) & (answers["predicted"] == label)
+        assert row["num_right"] == is_right.sum()
+        assert (row["count"], row["num_answers"]) == tuple(
+            (answers[key] == label).sum() for key in ("targets", "predicted")
+        )
+        assert row["f1"] == pytest.approx(200 * is_right.sum() / (row["count"] + row["num_answers"]))
+    assert np.mean([row["f1"] for row in report["classes"]]) == pytest.approx(report["macro_f1"])
+    assert main(["evaluate", str(run.path), "precision=fp32", "--csv"]) == 0
+    rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+    assert [{key: str(value) for key, value in row.items() if key != "top1"} for row in report["classes"]] == rows
+    assert (run.path / "classes.csv").read_text().splitlines()[0] == ",".join(rows[0])
+    assert main(["evaluate", str(run.path)]) == 0
+    shown = capsys.readouterr().out
+    assert f"macro F1{report['macro_f1']:24.2f} %" in shown
+    assert "precision   recall       F1   images" in shown
+    assert "--csv is for one model" in complaint(capsys, "--compare", run.path, run.path, "--csv")
 
 
 def test_classes_in_another_order_are_matched_by_name(

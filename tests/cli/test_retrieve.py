@@ -373,16 +373,21 @@ def test_a_level_of_the_same_name_but_other_classes_is_not_what_a_run_was_traine
     embedding = run_in(tmp_path / "embedding", *TINY, *words).path
     (run,) = retrieve(capsys, embedding, f"data={SHAPES}")["runs"]
     assert (run["trained_on"], run["num_train_classes"]) == ("label", 24)
+    paint_two_classes(tmp_path / "photos", count=10)
     for source in (fine_run, embedding):
-        (run,) = retrieve(capsys, source, "data=fashion", "--images", 10)["runs"]
+        (run,) = retrieve(capsys, source, f"data={tmp_path / 'photos'}")["runs"]
         assert (run["trained_on"], run["num_train_classes"]) == (None, 24)
 
 
-def test_data_without_a_val_is_split_as_the_run_did(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def paint_two_classes(folder: Path, *, count: int) -> None:
     for name, colour in (("red", (200, 0, 0)), ("blue", (0, 0, 200))):
-        (tmp_path / "photos" / name).mkdir(parents=True)
-        for number in range(20):
-            Image.new("RGB", (16, 16), colour).save(tmp_path / "photos" / name / f"{number}.png")
+        (folder / name).mkdir(parents=True)
+        for number in range(count):
+            Image.new("RGB", (16, 16), colour).save(folder / name / f"{number}.png")
+
+
+def test_data_without_a_val_is_split_as_the_run_did(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paint_two_classes(tmp_path / "photos", count=20)
     data = f"data={tmp_path / 'photos'}"
     runs = [run_in(tmp_path / str(share), *TINY, data, f"data.val_share={share}").path for share in (0.05, 0.25)]
     (run,) = retrieve(capsys, runs[0], data)["runs"]

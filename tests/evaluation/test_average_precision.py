@@ -97,3 +97,17 @@ def test_wrong_input_is_told() -> None:
         meter.update(torch.zeros(2, 3), torch.zeros(2))
     with pytest.raises(ValueError, match="a meter of 2 classes can't be joined to 3"):
         AveragePrecisionMeter.joined([meter, AveragePrecisionMeter(2)])
+
+
+def test_scores_by_class_are_those_of_scikit_learn_at_a_half() -> None:
+    metrics = pytest.importorskip("sklearn.metrics")
+    logits, labels = some_answers(40, 5, num_scores=4)
+    logits -= 2.5
+    meter = AveragePrecisionMeter(5)
+    for part in torch.arange(40).split(9):
+        meter.update(logits[part], labels[part])
+    scores = meter.class_scores()
+    expected = metrics.precision_recall_fscore_support(labels.numpy(), (logits.sigmoid() > 0.5).numpy())
+    for found, wanted in zip((scores.precision, scores.recall, scores.f1), expected[:3], strict=True):
+        assert found.tolist() == pytest.approx((100 * wanted).tolist())
+    assert scores.num_images.tolist() == expected[3].tolist()

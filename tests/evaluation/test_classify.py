@@ -88,6 +88,7 @@ def slow_loop(logits: Tensor, targets: Tensor) -> dict[str, float]:
         / targets.tolist().count(c)
         for c in set(targets.tolist())
     ]
+    scores = [hand_scores(logits.argmax(dim=1).tolist(), targets.tolist(), c) for c in set(targets.tolist())]
     gap = sum(abs(sum(c for c, _ in found) - sum(r for _, r in found)) for found in bins)
     return {
         "top1": 100 * sum(right) / count,
@@ -95,8 +96,45 @@ def slow_loop(logits: Tensor, targets: Tensor) -> dict[str, float]:
         "negative_log_likelihood": likelihood / count,
         "calibration_error": 100 * gap / count,
         "class_mean_top1": 100 * sum(per_class) / len(per_class),
+        "macro_precision": 100 * sum(precision for precision, _ in scores) / len(scores),
+        "macro_f1": 100 * sum(f1 for _, f1 in scores) / len(scores),
         "count": float(count),
     }
+
+
+def hand_scores(answers: list[int], targets: list[int], label: int) -> tuple[float, float]:
+    """Precision and F1 of a class, from true and false positives and negatives."""
+    pairs = list(zip(answers, targets, strict=True))
+    hits = pairs.count((label, label))
+    false_alarms = sum(answer == label != target for answer, target in pairs)
+    misses = sum(target == label != answer for answer, target in pairs)
+    return hits / max(hits + false_alarms, 1), 2 * hits / (2 * hits + false_alarms + misses)
+
+
+def test_scores_by_class_are_those_of_scikit_learn() -> None:
+    metrics = pytest.importorskip("sklearn.metrics")
+    logits, targets = some_answers(60, 9)
+    targets[targets == 8] = 7  # a class without images, which is answered all the same
+    logits[:, 6] = -10.0  # and one that is never answered
+    meter = ClassificationMeter(9)
+    meter.update(logits, targets)
+    scores = meter.class_scores()
+    answers = logits.argmax(dim=1)
+    expected = metrics.precision_recall_fscore_support(targets, answers, labels=range(9), zero_division=0)
+    for found, wanted in zip((scores.precision, scores.recall, scores.f1), expected[:3], strict=True):
+        assert found.tolist() == pytest.approx((100 * wanted).tolist())
+    assert scores.num_images.tolist() == expected[3].tolist()
+    assert scores.num_answers.tolist() == [answers.tolist().count(label) for label in range(9)]
+    results = dict(meter.results())
+    seen = sorted(set(targets.tolist()))
+    means = metrics.precision_recall_fscore_support(targets, answers, labels=seen, average="macro", zero_division=0)
+    found_means = [results["macro_precision"], results["class_mean_top1"], results["macro_f1"]]
+    assert found_means == pytest.approx([100 * value for value in means[:3]])
+    rows = list(scores.rows([f"class {label}" for label in range(9)]))
+    assert rows[8]["count"] == 0
+    assert rows[8]["num_answers"] > 0
+    assert rows[8]["f1"] is None
+    assert rows[6]["precision"] == rows[6]["f1"] == 0.0
 
 
 def test_several_valid_labels() -> None:
@@ -201,7 +239,7 @@ def test_many_classes_have_no_confusion_matrix() -> None:
     meter = ClassificationMeter(MAX_CONFUSION_CLASSES + 1)
     meter.update(*some_answers(4, MAX_CONFUSION_CLASSES + 1))
     assert meter.count == 4
-    assert len(meter.totals) < 3 * MAX_CONFUSION_CLASSES
+    assert len(meter.totals) < 4 * MAX_CONFUSION_CLASSES
     with pytest.raises(ValueError, match="no confusion matrix is kept above 2000 classes"):
         meter.confusion()
 

@@ -46,7 +46,11 @@ def test_a_recipe_has_the_name_of_its_row_and_is_read_back_from_yaml(name: str, 
     assert recipe.name == name
     (tmp_path / "my.yaml").write_text(write_yaml(recipe), encoding="utf-8")
     assert read_recipe(tmp_path / "my.yaml") == recipe
-    assert find_recipe(str(tmp_path / "my.yaml")) == recipe
+
+
+def test_a_recipe_is_found_by_its_file(tmp_path: Path) -> None:
+    (tmp_path / "my.yaml").write_text(write_yaml(get_recipe("small")), encoding="utf-8")
+    assert find_recipe(str(tmp_path / "my.yaml")) == get_recipe("small")
 
 
 @pytest.mark.parametrize("name", RECIPES)

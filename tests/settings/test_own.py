@@ -172,7 +172,9 @@ def test_processes_that_are_started_import_nothing_of_the_working_directory(
     assert "PYTHONSAFEPATH" not in place.environment(0).keys() - os.environ.keys()
 
 
-def test_a_run_of_all_that_is_ones_own(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_of_all_that_is_ones_own(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     allow_own("mine:data", "mine:model", "mine:loss", "mine:optimizer")
     mine = ("data=mine:data", "model=mine:model", "model.settings={dim: 4}", "objective.loss=mine:loss")
     words = ("optimizer.name=mine:optimizer", "regularisation.drop_path=null", "blend.mixup=0", "blend.cutmix=0")
@@ -180,14 +182,13 @@ def test_a_run_of_all_that_is_ones_own(here: Path, capsys: pytest.CaptureFixture
     model = vitrail.load_model(folder.model)
     assert type(model).__name__ == "Little"
     assert model(torch.zeros(1, 3, 16, 16)).shape == (1, 2)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-m", "vitrail", "evaluate", str(folder.path), "data=mine:data"]
-    finished = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    assert finished.returncode == 2
-    assert "the model mine:model is code that a file names" in finished.stderr
-    environment["VITRAIL_OWN"] = "mine:model"
-    finished = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    assert finished.returncode == 0, finished.stderr
+    monkeypatch.setattr("vitrail.settings.own._allowed", set())
+    monkeypatch.delitem(sys.modules, "mine")
+    command = ["evaluate", str(folder.path), "data=mine:data"]
+    assert main(command) == 2
+    assert "the model mine:model is code that a file names" in capsys.readouterr().err
+    monkeypatch.setenv("VITRAIL_OWN", "mine:model")
+    assert main(command) == 0
 
 
 def test_a_model_of_ours_that_was_made_by_ones_own_function_travels_without_it(

@@ -1,5 +1,6 @@
 """Images with several labels: mean average precision in a run's record and in `vitrail evaluate`."""
 
+import csv
 import json
 from pathlib import Path
 
@@ -12,11 +13,12 @@ from tiny_runs import run_in
 from vitrail.cli import main
 from vitrail.data import datasets
 from vitrail.data.contract import Dataset, Level, Source
-from vitrail.data.datasets import open_split
+from vitrail.data.datasets import open_source, open_split
 from vitrail.data.decode import open_image
 from vitrail.data.draws import Draws
 from vitrail.inference.trained import load_trained
 from vitrail.tasks.classify.class_answers import ClassAnswer
+from vitrail.training.runs.report import write_report
 
 
 def write_manifest(folder: Path) -> Path:
@@ -87,6 +89,11 @@ def test_a_run_records_what_evaluate_finds(
     assert main(["evaluate", str(tmp_path), "precision=fp32", "batch_size=5", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["mean_average_precision"] == pytest.approx(record["mean_average_precision"], rel=1e-3)
+    assert report["macro_f1"] == pytest.approx(record["macro_f1"], rel=1e-3)
+    rows = list(csv.DictReader((tmp_path / "classes.csv").read_text().splitlines()))
+    num_labels = open_several(open_source("shapes:size=16,count=48,val=24"), "val").level().labels.sum(axis=0)
+    assert [int(row["count"]) for row in rows] == [row["count"] for row in report["classes"]] == num_labels.tolist()
+    assert "Precision, recall and F1 by class" in write_report(tmp_path).read_text(encoding="utf-8")
     assert report["count"] == 24 - 5  # top-1 is of images with a label
     assert main(["evaluate", str(tmp_path)]) == 0
     assert "mean average precision" in capsys.readouterr().out

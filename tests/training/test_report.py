@@ -1,3 +1,6 @@
+import base64
+import csv
+import io
 import json
 import math
 import re
@@ -6,16 +9,22 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from PIL import Image
+from tiny_runs import task_of, tiny_recipe
 
+from vitrail.data.blend import IMAGENET_MEAN, IMAGENET_STD
 from vitrail.data.datasets import open_dataset
 from vitrail.settings.recipe import Recipe
 from vitrail.settings.text import change, write_yaml
 from vitrail.tasks.classify.report.answered import Predictions, read_predictions
 from vitrail.tasks.classify.report.answers import calibrate, count_mistakes, find_most_wrong
 from vitrail.tasks.classify.settings import ClassifyRecipe
+from vitrail.tasks.contract import StepContext
 from vitrail.training.runs.report import summarize, write_report
 from vitrail.training.runs.report.outcome import describe_seconds, epoch_offsets, epochs_of, measure_outcome
 from vitrail.training.runs.report.run_record import read_run
+
+SCORES = "Precision, recall and F1 by class"
 
 
 def train_line(step: int, *, stage: int = 0, **values: float) -> dict[str, object]:
@@ -87,7 +96,7 @@ def test_report_of_a_whole_run_has_every_part_and_needs_nothing_else(tmp_path: P
     assert path == tmp_path / "report.html"
     assert "<h1>cait_xxs24 on fashion</h1>" in page
     assert "Finished: 2 of 2 epochs are done: 90.0 % top-1." in page
-    for title in ("Course", "Confusion", "Most confused pairs", "Calibration", "Accuracy by class", "Recipe"):
+    for title in ("Course", "Confusion", "Most confused pairs", "Calibration", "Accuracy by class", "Recipe", SCORES):
         assert f"<h2>{title}</h2>" in page
     assert "environment.torch" in page
     assert "x/&lt;i&gt;.jpg" in page
@@ -271,6 +280,88 @@ def test_mistakes_are_counted_by_class_and_by_pair() -> None:
     assert mistakes.num_mistakes == 4
     assert mistakes.num_involved.tolist() == [4, 2, 2, 0]
     assert mistakes.pairs == ((0, 1, 2, 0.5), (0, 2, 1, 0.25), (2, 0, 1, 0.5))
+
+
+def test_classes_are_listed_with_their_scores_the_worst_first_and_can_be_sorted(tmp_path: Path) -> None:
+    write_predictions(tmp_path, predict([(0, 0, 0.9), (0, 1, 0.9), (0, 0, 0.9), (1, 1, 0.9), (2, 1, 0.9), (2, 3, 0.9)]))
+    (tmp_path / "task.json").write_text(json.dumps({"classes": ["a", "b", "c", "d", "e"]}))
+    page = write_report(tmp_path).read_text(encoding="utf-8")
+    section = page[page.index(SCORES) :]
+    assert "precision 44.4 %, recall 55.6 %, F1 43.3 %" in section  # of a, b and c; d has no images
+    rows = re.findall(r'<tr style="([^"]*)">(.*?)</tr>', section)
+    cells = [re.findall(r"<td[^>]*>([^<]*)</td>", row) for _, row in rows]
+    assert cells == [
+        ["c", "2", "0", "0", "0.0", "0.0", "0.0"],
+        ["d", "0", "1", "0", "", "", ""],
+        ["b", "1", "3", "1", "33.3", "100.0", "50.0"],
+        ["a", "3", "2", "2", "100.0", "66.7", "80.0"],
+    ]
+    ranks = [dict(re.findall(r"--by-(\d):(\d+)", style)) for style, _ in rows]
+    assert [rank["0"] for rank in ranks] == ["3", "4", "2", "1"]  # by name
+    assert [rank["2"] for rank in ranks] == ["4", "3", "1", "2"]  # by the number of answers, the most first
+    assert [rank["6"] for rank in ranks] == ["1", "4", "2", "3"]  # by F1, the least first
+    assert 'id="classes-by-6" checked' in section
+    assert len(re.findall(r'<label for="classes-by-\d">', section)) == 7
+
+
+def test_scores_of_images_with_several_labels_come_from_classes_csv(tmp_path: Path) -> None:
+    write_predictions(tmp_path, predict([(-1, 0, 0.9)]))
+    (tmp_path / "classes.csv").write_text("class,count,num_answers,num_right\na,2,1,1\nb,1,2,1\n")
+    (tmp_path / "task.json").write_text(json.dumps({"classes": ["a", "b"]}))
+    page = write_report(tmp_path).read_text(encoding="utf-8")
+    assert "precision 75.0 %, recall 75.0 %, F1 66.7 %" in page
+    (tmp_path / "classes.csv").write_text("class,count\na,x\n")
+    assert "<p>classes.csv: " in write_report(tmp_path).read_text(encoding="utf-8")
+
+
+def test_metrics_are_a_table_with_the_union_of_all_keys(tmp_path: Path) -> None:
+    note = {"kind": "layers", "stage": 0, "step": 10, "ratios": [1.0]}
+    against = {"side": "below", "low": 48.0}
+    lines = [train_line(5), train_line(10), note, eval_line(10, 80.0, against=against)]
+    write_metrics(tmp_path, [*lines, train_line(10), train_line(2, stage=1, loss=math.nan)])
+    write_report(tmp_path)
+    with (tmp_path / "metrics.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["kind"], row["stage"], row["step"]) for row in rows] == [
+        ("train", "0", "5"),
+        ("train", "0", "10"),
+        ("eval", "0", "10"),
+        ("train", "1", "2"),
+    ]
+    assert list(rows[0])[:4] == ["kind", "stage", "step", "epoch"]
+    assert (rows[0]["loss"], rows[0]["top1"], rows[2]["loss"], rows[2]["top1"]) == ("2.0", "", "", "80.0")
+    assert (rows[2]["against.side"], rows[2]["against.low"]) == ("below", "48.0")
+
+
+@pytest.mark.parametrize(
+    ("words", "num_captions"),
+    [
+        ((), 2),
+        (("blend.mixup=0", "blend.cutmix=0"), 1),
+        (("task=embed", "embedding.views=2", "embedding.instance=1.0"), 1),
+    ],
+)
+def test_a_batch_is_shown_as_training_saw_it(tmp_path: Path, words: tuple[str, ...], num_captions: int) -> None:
+    recipe = tiny_recipe(*words)
+    (tmp_path / "recipe.yaml").write_text(write_yaml(recipe))
+    task = task_of(recipe)
+    data = task.open()
+    task_file = tmp_path / "task.json"
+    task_file.write_text(json.dumps(task.describe(data.describe())))
+    page = write_report(tmp_path).read_text(encoding="utf-8")
+    section = page[page.index("What training saw") :]
+    figures = re.findall(r'<img src="data:image/png;base64,([^"]+)".*?<figcaption>(.*?)</figcaption>', section)
+    shown = [np.asarray(Image.open(io.BytesIO(base64.b64decode(content)))) for content, _ in figures]
+    assert len(shown) == 14
+    assert {caption.count("<br>") + 1 for _, caption in figures} == {num_captions}
+    task.attach(task.make_model(task.describe(data.describe())))
+    batch = next(iter(task.make_loaders(num_parts=1, listing=None).train.epoch(0)))
+    images = task.prepare(batch, StepContext(recipe.seed, epoch=0, step=0)).images.flatten(end_dim=-4)
+    scale, shift = (np.array(values)[:, None, None] for values in (IMAGENET_STD, IMAGENET_MEAN))
+    expected = 255 * (images[:14].numpy() * scale + shift)
+    assert np.abs(np.stack(shown).transpose(0, 3, 1, 2) - expected).max() <= 1.0  # a mean of two is rounded
+    task_file.write_text(json.dumps(task.describe(data.describe()) | {"num_train": 7}))
+    assert "What training saw" not in write_report(tmp_path).read_text(encoding="utf-8")
 
 
 def test_calibration_is_the_gap_between_confidence_and_accuracy() -> None:

@@ -3,10 +3,13 @@
 import argparse
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vitrail.cli import compare
 from vitrail.inference.passes import KEYS, MODEL_HELP, split_words
+
+if TYPE_CHECKING:
+    from vitrail.tasks.contract import Evaluation
 
 SUMMARY = "measure a trained model on data"
 
@@ -30,14 +33,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tokens", action="store_true", help="how alike class and distillation token are, by layer")
     parser.add_argument("--sizes", metavar="160,224,288", help="image sizes to compare")
     parser.add_argument("--crop-ratios", metavar="0.875,1.0", help="crop ratios to compare")
-    parser.add_argument("--json", action="store_true", help="print everything as JSON: all classes, all confusions")
+    kinds = parser.add_mutually_exclusive_group()
+    kinds.add_argument("--json", action="store_true", help="print everything as JSON: all classes, all confusions")
+    kinds.add_argument("--csv", action="store_true", help="print counts, precision, recall and F1 by class as CSV")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure, then print."""
     sources, settings = split_words([arguments.model, *arguments.settings])
     if arguments.compare:
-        for option in ("tokens", "sizes", "crop_ratios"):
+        for option in ("tokens", "sizes", "crop_ratios", "csv"):
             if getattr(arguments, option):
                 raise ValueError(f"--{option.replace('_', '-')} is for one model: leave it or --compare out")
         return compare.run(sources, settings, as_json=arguments.json)
@@ -54,9 +59,19 @@ def run(arguments: argparse.Namespace) -> int:
         import json
 
         print(json.dumps(dict(found.record), indent=2))
+    elif arguments.csv:
+        print(_as_csv(found), end="")
     else:
         print(found.text)
     return 0
+
+
+def _as_csv(found: "Evaluation") -> str:
+    from vitrail.storage import csv_text
+
+    if not found.table:
+        raise ValueError("a model of this task is not measured by class: leave --csv out, or take --json")
+    return csv_text(found.table, columns=list(found.table[0]))
 
 
 def _only(sources: list[str]) -> str:

@@ -55,28 +55,13 @@ def _write(recipe: "ImageRecipe", folder: Path, arguments: argparse.Namespace) -
     import torch
 
     from vitrail.data.augment import EvaluationView
-    from vitrail.data.draws import seed_of_stage
     from vitrail.preview.preview_page import write_preview
-    from vitrail.preview.training_views import TrainingViews
     from vitrail.tasks import find_task
     from vitrail.tasks.images.initial_weights import make_backbone
-    from vitrail.tasks.images.labelled_data import balanced_weights
-    from vitrail.tasks.site import Site
+    from vitrail.tasks.images.training_batch import training_views
 
-    task = find_task(recipe.task)(recipe, Site())
     train = recipe.data.open_splits(labels="optional").train
-    level = recipe.data.level or next(iter(train.levels), None)
-    views = TrainingViews(
-        recipe,
-        train,
-        level=level,
-        seed=seed_of_stage(recipe.seed, arguments.stage),
-        mixing=getattr(recipe, "blend", None),
-        smoothing=getattr(getattr(recipe, "objective", None), "smoothing", 0.0),
-        weights=balanced_weights(train.level(level)) if recipe.data.balanced else None,
-        num_views=task.num_views,
-        fixed_views=getattr(task, "fixed_views", None),
-    )
+    views = training_views(find_task(recipe.task), recipe, train, stage=arguments.stage)
     with torch.device("meta"):  # only what it says about preprocessing is wanted
         preprocessing = make_backbone(recipe, num_classes=0).preprocessing
     evaluation_view = EvaluationView(

@@ -5,6 +5,8 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
+from vitrail.evaluation.class_scores import ClassScores
+
 
 class AveragePrecisionMeter:
     """Keeps the logits and labels of all images, from which the exact mean average precision follows.
@@ -46,6 +48,14 @@ class AveragePrecisionMeter:
         logits, labels = torch.cat(self._logits), torch.cat(self._labels)
         columns = zip(logits.unbind(dim=1), labels.unbind(dim=1), strict=True)
         return torch.tensor([100.0 * average_precision(*column) for column in columns], dtype=torch.float64)
+
+    def class_scores(self) -> ClassScores:
+        """Precision, recall and F1 of each class, which is answered where its own probability is above a half.
+
+        For models that learnt to say of each class by itself whether it is there (`objective.loss=bce`).
+        """
+        is_answer, labels = torch.cat(self._logits) > 0.0, torch.cat(self._labels)
+        return ClassScores(*(mask.sum(dim=0).numpy() for mask in (labels, is_answer, labels & is_answer)))
 
     def results(self) -> Iterator[tuple[str, float]]:
         """The mean average precision over classes."""

@@ -5,6 +5,8 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
+from vitrail.evaluation.class_scores import ClassScores
+
 NUM_TOP = 5  # answers, of which one may be right
 NUM_BINS = 15  # of confidence, equally wide, for the calibration error (Guo et al. 2017)
 # Above this many classes no confusion matrix is kept: it would take more than 32 MB.
@@ -39,11 +41,11 @@ class ClassificationMeter:
         self.num_classes = num_classes
         self.coarse_of = None if coarse_of is None else torch.tensor(coarse_of, device=device)
         num_rows = num_classes if num_classes <= MAX_CONFUSION_CLASSES else 0
-        sizes = [len(_SUMS), 3 * NUM_BINS, 2 * num_classes, num_rows * num_classes]
+        sizes = [len(_SUMS), 3 * NUM_BINS, 3 * num_classes, num_rows * num_classes]
         self.totals = torch.zeros(sum(sizes), dtype=torch.float64, device=device)
         self._sums, bins, classes, confusion = self.totals.split(sizes)  # views, all of them
         self._bins = bins.view(3, NUM_BINS)  # images, their confidence, right answers
-        self._classes = classes.view(2, num_classes)  # images, right answers
+        self._classes = classes.view(3, num_classes)  # images, answers, right answers
         self._confusion = confusion.view(num_rows, num_classes)
 
     @torch.no_grad()
@@ -87,7 +89,7 @@ class ClassificationMeter:
         if self.coarse_of is not None:
             yield "coarse_top1", 100.0 * sums["right_coarse"] / count
         if self._classes[0].any():
-            yield "class_mean_top1", self.class_accuracy().nanmean().item()
+            yield from self.class_scores().results()
         yield "calibration_error", self.calibration_error()
         yield "negative_log_likelihood", sums["negative_log_likelihood"] / count
         yield "count", float(count)
@@ -99,8 +101,12 @@ class ClassificationMeter:
 
     def class_accuracy(self) -> Tensor:
         """Top-1 percentage of each class, [classes]; not a number where the class has no image."""
-        images, right = self._classes
+        images, _, right = self._classes
         return 100.0 * right / images
+
+    def class_scores(self) -> ClassScores:
+        """Precision, recall and F1 of each class."""
+        return ClassScores(*self._classes.long().cpu().numpy())
 
     def confusion(self) -> Tensor:
         """Images of class i that were answered j, [classes, classes], whole numbers."""
@@ -144,6 +150,8 @@ class ClassificationMeter:
         has_one = valid.sum(dim=1) == 1
         labels, answers = valid[has_one].int().argmax(dim=1), answers[has_one]
         ones = torch.ones_like(labels, dtype=torch.float64)
-        self._classes.index_add_(1, labels, torch.stack([ones, (labels == answers).double()]))
+        self._classes[0].index_add_(0, labels, ones)
+        self._classes[1].index_add_(0, answers, ones)
+        self._classes[2].index_add_(0, labels, (labels == answers).double())
         if len(self._confusion):
             self._confusion.index_put_((labels, answers), ones, accumulate=True)

@@ -1,7 +1,7 @@
 """The pictures of a preview and the page that shows them."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import quote
 
@@ -107,30 +107,16 @@ def _write_page(folder: Path, views: TrainingViews, files: Sequence[Path]) -> Pa
     page = Page(
         title=f"{recipe.name} on {views.dataset.name}",
         kicker="vitrail preview",
-        lead=list(_describe(views)),
+        lead=[
+            views.describe(),
+            f"{len(views.dataset):,} images are trained on; those shown are the first of the first epoch.",
+        ],
         sections=list(map(_section, files)),
         has_own_pictures=False,
     )
     path = folder / "index.html"
     path.write_text(render_page(page), encoding="utf-8")
     return path
-
-
-def _describe(views: TrainingViews) -> Iterator[str]:
-    """What is done to an image, in a sentence."""
-    settings = views.recipe.augmentation
-    size = views.recipe.image_size
-    policy = settings.policy if isinstance(settings.policy, str) else ", ".join(settings.policy or ())
-    parts = [
-        f"{CROPS[settings.crop]} at {size if isinstance(size, int) else ' x '.join(map(str, size))} px",
-        f"flips with probability {settings.flip:g}" if settings.flip else "",
-        f"policy {policy}" if policy else "",
-        f"colour jitter {settings.colour_jitter:g}" if settings.colour_jitter else "",
-        f"erasing with probability {settings.erasing:g}" if settings.erasing else "",
-        f"{settings.repeats} views of an image in a batch" if settings.repeats > 1 else "",
-    ]
-    yield f"{', '.join(filter(None, parts))}. Seed {views.seed}, epoch and image decide every view, as in training."
-    yield f"{len(views.dataset):,} images are trained on; those shown are the first of the first epoch."
 
 
 def _section(file: Path) -> PageSection:

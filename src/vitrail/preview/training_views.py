@@ -96,12 +96,41 @@ class TrainingViews:
         """Name and outcome of every operation that may happen behind the crop, each alone."""
         return apply_singly(pixels, self.recipe.augmentation, seed=self.seed)
 
+    def describe(self) -> str:
+        """What is done to an image, in a sentence."""
+        settings = self.recipe.augmentation
+        size = self.recipe.image_size
+        policy = settings.policy if isinstance(settings.policy, str) else ", ".join(settings.policy or ())
+        parts = [
+            f"{CROPS[settings.crop]} at {size if isinstance(size, int) else ' x '.join(map(str, size))} px",
+            f"flips with probability {settings.flip:g}" if settings.flip else "",
+            f"policy {policy}" if policy else "",
+            f"colour jitter {settings.colour_jitter:g}" if settings.colour_jitter else "",
+            f"erasing with probability {settings.erasing:g}" if settings.erasing else "",
+            f"{settings.repeats} views of an image in a batch" if settings.repeats > 1 else "",
+        ]
+        return f"{', '.join(filter(None, parts))}. Seed {self.seed}, epoch and image decide every view, as in training."
+
+    def batch(self, *, step: int, count: int) -> list[MixedImage]:
+        """The first images of a step's batch as the model gets them, but for the normalisation; each view of them."""
+        if self.blend is not None:
+            return self.mixed(step=step, count=count)
+        samples = self._samples(step)[: -(-count // self.num_views)]
+        return [
+            MixedImage(pixels, ((self.name_class(sample.index), 1.0),))
+            for sample in samples
+            for pixels in self.views(sample)
+        ]
+
+    def _samples(self, step: int) -> Sequence[Sample]:
+        epoch, start = divmod(step, self._sampler.num_steps)
+        return next(self._sampler.epoch(epoch, start_step=start))
+
     def mixed(self, *, step: int, count: int) -> list[MixedImage]:
         """The first images of a step's batch as the model gets them, but for the normalisation."""
         assert self.blend is not None, "there is nothing mixed to show"
-        steps = self._sampler.num_steps
-        epoch, start = divmod(step, steps)
-        samples: Sequence[Sample] = next(self._sampler.epoch(epoch, start_step=start))[:count]
+        samples = self._samples(step)[:count]
+        epoch = step // self._sampler.num_steps
         views = [self.views(sample)[0] for sample in samples]
         indices = torch.tensor([sample.index for sample in samples])
         batch = ImageBatch(torch.stack(views).float(), find_targets(self.dataset, indices, level=self.level), indices)

@@ -154,6 +154,10 @@ class RunReader(Protocol):
     """A run's folder, as the report looks at it."""
 
     @property
+    def stage(self) -> int:
+        """The stage that the run has come to, from 0."""
+
+    @property
     def stage_recipe(self) -> Recipe | None:
         """The recipe of the stage that the run has come to, where it can be read."""
 
@@ -187,6 +191,7 @@ class Evaluation:
     record: Mapping[str, Any]  # all of it, for JSON
     text: str  # for people
     unread: tuple[Problem, ...] = ()  # samples that could not be read
+    table: Sequence[Mapping[str, Any]] = ()  # rows of the part that is a table, for CSV: of a classifier its classes
 
     def __repr__(self) -> str:
         return self.text

@@ -14,6 +14,8 @@ from vitrail.tasks.classify.report.sections import answer_remarks, answer_sectio
 from vitrail.tasks.classify.trained_evaluation import evaluate_classifier
 from vitrail.tasks.contract import Answer, Evaluation, EvaluationRequest, Measure, RunReader
 from vitrail.tasks.images.image_task import ImageTask
+from vitrail.tasks.images.run_data import open_run_data
+from vitrail.tasks.images.training_batch import training_sections
 
 
 class ClassTask(ImageTask):
@@ -35,8 +37,10 @@ class ClassTask(ImageTask):
 
     @classmethod
     def sections(cls, run: RunReader) -> Iterator[PageSection]:
-        """Mistakes, calibration and accuracy by class."""
-        return answer_sections(run)
+        """Mistakes, calibration and scores by class, and a batch as training saw it."""
+        opened = open_run_data(run)
+        yield from answer_sections(run, opened)
+        yield from training_sections(cls, run, opened)
 
     @classmethod
     def remarks(cls, run: RunReader) -> Iterator[str]:

@@ -9,13 +9,16 @@ from torch import nn
 from vitrail.data.contract import ImageBatch
 from vitrail.data.loader import Loader
 from vitrail.evaluation.average_precision import AveragePrecisionMeter
+from vitrail.evaluation.class_scores import COLUMNS, ClassScores
 from vitrail.evaluation.classify import ClassificationMeter
 from vitrail.evaluation.predict import predict
+from vitrail.storage import csv_text, write_text
 from vitrail.tasks.classify.predictions import answers, write_predictions
 from vitrail.tasks.contract import Evaluator
 from vitrail.tasks.images.image_task import ImageTask
 
 PREDICTIONS_FILE = "predictions.npz"
+SCORES_FILE = "classes.csv"
 
 
 class ClassificationEvaluator(Evaluator):
@@ -24,6 +27,7 @@ class ClassificationEvaluator(Evaluator):
     def __init__(self, task: ImageTask, loader: Loader[ImageBatch]) -> None:
         self.task, self.loader = task, loader
         self._columns = np.zeros((5, 0))
+        self._scores: ClassScores | None = None
 
     def answering_model(self, model: nn.Module) -> nn.Module:
         """What gives logits for images."""
@@ -53,10 +57,17 @@ class ClassificationEvaluator(Evaluator):
         site.world.sum(meter.totals)
         parts = site.world.gather(np.concatenate(columns, axis=1) if columns else np.zeros((5, 0)))
         self._columns = np.concatenate(parts, axis=1)
+        self._scores = meter.class_scores()
         yield from meter.results()
         if precision is not None:
-            yield from AveragePrecisionMeter.joined(site.world.gather(precision)).results()
+            precision = AveragePrecisionMeter.joined(site.world.gather(precision))
+            self._scores = precision.class_scores()
+            yield from precision.results()
+            yield from self._scores.results()
 
     def write(self, folder: Path) -> None:
-        """The answers, for the report."""
+        """The answers, for the report, and what they come to by class."""
         write_predictions(folder / PREDICTIONS_FILE, self._columns)
+        if self._scores is not None:
+            rows = self._scores.rows(self.task.data.labels.classes)
+            write_text(folder / SCORES_FILE, csv_text(rows, columns=COLUMNS), errors="backslashreplace")

@@ -9,7 +9,9 @@ MEASURES = (
     Measure("top5", "top-5"),
     Measure("coarse_top1", "coarse top-1", is_headline=True, chart=_ACCURACY),
     Measure("mean_average_precision", "mean average precision", is_headline=True, chart=_ACCURACY),
-    Measure("class_mean_top1", "mean of classes"),
+    Measure("class_mean_top1", "macro recall"),
+    Measure("macro_precision", "macro precision"),
+    Measure("macro_f1", "macro F1"),
     Measure("calibration_error", "calibration error", is_higher_better=False),
     Measure(
         "negative_log_likelihood",

@@ -1,7 +1,7 @@
 """How good a trained classifier is: accuracy, calibration, confusions, other image sizes and crop ratios."""
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -9,12 +9,14 @@ from torch import Tensor
 from vitrail.data.contract import Dataset
 from vitrail.data.quarantine import Problem
 from vitrail.evaluation.average_precision import AveragePrecisionMeter
+from vitrail.evaluation.class_scores import ClassScores
 from vitrail.evaluation.classify import MAX_CONFUSION_CLASSES, ClassificationMeter
 from vitrail.evaluation.heads import HEADS, head_answers
 from vitrail.evaluation.tokens import watched_tokens
 from vitrail.inference.class_names import map_targets, match_classes
 from vitrail.inference.passes import Passes, folded, open_data
 from vitrail.inference.trained import Trained
+from vitrail.settings.recipe import Recipe
 from vitrail.tasks.classify.measures import MEASURES
 from vitrail.tasks.contract import Evaluation, EvaluationRequest
 from vitrail.tasks.images.labelled_data import find_coarse
@@ -28,10 +30,12 @@ def evaluate_classifier(request: EvaluationRequest) -> Evaluation:
     trained, options = request.trained, request.options
     trained.require_classifier(request.source)
     data, level = open_data(request.source, request.settings, trained)
-    measure = _Measure(data, level, trained, request.settings)
+    measure = _Measure(data, level, trained, request.settings, answers_several=_answers_several(request.recipe))
     main = measure(trained, with_tokens=bool(options.get("tokens")))
     report = measure.describe(trained) | main.figures | {"num_left_out": len(main.unread)}
-    details = main.extras | _describe_classes(main.meter, trained.classes or data.level(level).classes)
+    table = list(main.class_scores.rows(trained.classes or data.level(level).classes))
+    details = main.extras | {"classes": [row | {"top1": row["recall"]} for row in table]}
+    details |= _describe_confusions(main.meter, [row["class"] for row in table])
     sizes, ratios = options.get("sizes") or [], options.get("crop_ratios") or []
     sweep = []
     for size in sizes or ([None] if ratios else []):
@@ -41,18 +45,25 @@ def evaluate_classifier(request: EvaluationRequest) -> Evaluation:
             sweep.append({"image_size": seen.view.image_size, "crop_ratio": seen.view.crop_ratio} | figures)
     lines = [*_show(report), *_show_extras(main.extras), *_show_sweep(sweep), *_show_classes(details)]
     record = report | details | ({"sweep": sweep} if sweep else {})
-    return Evaluation(main.figures, record, "\n".join(lines), tuple(main.unread))
+    return Evaluation(main.figures, record, "\n".join(lines), tuple(main.unread), table=table)
 
 
 class _Pass:
     """What one pass over the data gives: the figures of the model and, where it has two heads, of each."""
 
     def __init__(
-        self, num_classes: int, *, coarse_of: tuple[int, ...] | None, heads: tuple[str, ...], is_multiple: bool
+        self,
+        num_classes: int,
+        *,
+        coarse_of: tuple[int, ...] | None,
+        heads: tuple[str, ...],
+        is_multiple: bool,
+        answers_several: bool,
     ) -> None:
         self.meter = ClassificationMeter(num_classes, coarse_of=coarse_of)
         self.heads = {name: ClassificationMeter(num_classes, coarse_of=coarse_of) for name in heads}
         self.precision = AveragePrecisionMeter(num_classes) if is_multiple else None
+        self.answers_several = is_multiple and answers_several
         self.tokens: list[dict[str, Any]] = []
         self.unread: list[Problem] = []
 
@@ -70,7 +81,13 @@ class _Pass:
     def figures(self) -> dict[str, Any]:
         """Figures of the model itself, its heads together."""
         precision = dict(self.precision.results()) if self.precision is not None else {}
-        return {**dict(self.meter.results()), **precision, "count": self.meter.count}
+        several = dict(self.class_scores.results()) if self.answers_several else {}
+        return {**dict(self.meter.results()), **precision, **several, "count": self.meter.count}
+
+    @property
+    def class_scores(self) -> ClassScores:
+        """Precision, recall and F1 of each class."""
+        return self.precision.class_scores() if self.precision and self.answers_several else self.meter.class_scores()
 
     @property
     def extras(self) -> dict[str, Any]:
@@ -82,8 +99,10 @@ class _Pass:
 class _Measure:
     """Passes over the data, each with a model for another picture."""
 
-    def __init__(self, data: Dataset, level: str, trained: Trained, settings: Mapping[str, Any]) -> None:
-        self.data, self.level = data, level
+    def __init__(
+        self, data: Dataset, level: str, trained: Trained, settings: Mapping[str, Any], *, answers_several: bool
+    ) -> None:
+        self.data, self.level, self.answers_several = data, level, answers_several
         self.passes = Passes(data, level, settings)
         self.places = match_classes(trained, data.level(level).classes, name=data.name)
         self.coarse_of = trained.coarse.of if trained.coarse else None
@@ -97,6 +116,7 @@ class _Measure:
             coarse_of=self.coarse_of,
             heads=HEADS if is_double else (),
             is_multiple=self.data.level(self.level).is_multiple,
+            answers_several=self.answers_several,
         )
         with contextlib.ExitStack() as stack:
             tokens = stack.enter_context(watched_tokens(model.model)) if with_tokens else None
@@ -120,22 +140,19 @@ class _Measure:
         }
 
 
-def _describe_classes(meter: ClassificationMeter, classes: tuple[str, ...]) -> dict[str, Any]:
-    """Accuracy of each class and all confusions, the most frequent first."""
-    accuracy: list[float | None] = [None if value != value else value for value in meter.class_accuracy().tolist()]
+def _answers_several(recipe: Recipe | None) -> bool:
+    """Whether a run's model answers each class by itself, so that it may name several; others name the first."""
+    objective = getattr(recipe, "objective", None)
+    return objective is not None and objective.loss != "cross_entropy"
+
+
+def _describe_confusions(meter: ClassificationMeter, classes: Sequence[str]) -> dict[str, Any]:
+    """All confusions of images with one label, the most frequent first; too many classes have none."""
     if meter.num_classes > MAX_CONFUSION_CLASSES:
-        rows = [{"class": name, "top1": value} for name, value in zip(classes, accuracy, strict=True)]
-        return {"classes": rows}
-    confusion = meter.confusion()
-    counts = confusion.sum(dim=1).tolist()
-    rows = [
-        {"class": name, "count": count, "top1": value}
-        for name, count, value in zip(classes, counts, accuracy, strict=True)
-    ]
-    confusion.fill_diagonal_(0)
+        return {}
+    confusion = meter.confusion().fill_diagonal_(0)
     pairs = sorted(((int(confusion[i, j]), i, j) for i, j in confusion.nonzero().tolist()), key=lambda pair: -pair[0])
-    confusions = [{"class": classes[i], "answer": classes[j], "count": count} for count, i, j in pairs]
-    return {"classes": rows, "confusions": confusions}
+    return {"confusions": [{"class": classes[i], "answer": classes[j], "count": count} for count, i, j in pairs]}
 
 
 def _show(report: Mapping[str, Any]) -> Iterator[str]:
@@ -182,19 +199,20 @@ def _show_sweep(sweep: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def _show_classes(details: Mapping[str, Any]) -> Iterator[str]:
-    measured = [row for row in details["classes"] if row["top1"] is not None]
-    hardest = sorted(measured, key=lambda row: row["top1"])[:_NUM_SHOWN]
+    measured = [row for row in details["classes"] if row["count"]]
+    hardest = sorted(measured, key=lambda row: row["f1"])[:_NUM_SHOWN]
     if hardest:
+        title = f"hardest of {len(measured)} classes, %"
+        width = max(len(title), *(2 + len(row["class"]) for row in hardest))
         yield ""
-        yield f"hardest of {len(measured)} classes"
-        width = max(len(row["class"]) for row in hardest)
+        yield f"{title:<{width}}  precision   recall       F1   images"
         for row in hardest:
-            count = f" of {row['count']:,}" if "count" in row else ""
-            yield f"  {row['class']:<{width}}  {row['top1']:6.2f} %{count}"
+            shares = f"{row['precision']:9.2f}{row['recall']:9.2f}{row['f1']:9.2f}"
+            yield f"  {row['class']:<{width - 2}}  {shares}{row['count']:9,}"
     confusions = details.get("confusions", [])[:_NUM_SHOWN]
     if confusions:
         yield ""
-        yield "most confused (--json has all)"
+        yield "most confused (--json has all; --csv has all classes)"
         width = max(len(row["class"]) for row in confusions)
         for row in confusions:
             yield f"  {row['class']:<{width}}  taken for {row['answer']}: {row['count']:,}"

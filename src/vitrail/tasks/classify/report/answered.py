@@ -1,10 +1,12 @@
 """The answers of the last evaluation of a run, and the names of the classes, as its folder keeps them."""
 
+import csv
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from vitrail.evaluation.class_scores import ClassScores
 from vitrail.storage import read_json_object
 from vitrail.tasks.contract import RunReader
 
@@ -51,6 +53,20 @@ def read_classes(run: RunReader) -> Classes:
 def read_predictions(run: RunReader) -> Predictions | None:
     """The answers to the images that have a label; None where there are none."""
     return run.read("predictions.npz", _read_predictions, None)
+
+
+def read_scores(run: RunReader) -> ClassScores | None:
+    """What the answers come to by class; None where the folder does not have it."""
+    return run.read("classes.csv", _read_scores, None)
+
+
+def _read_scores(path: Path) -> ClassScores | None:
+    with path.open(newline="", encoding="utf-8", errors="replace") as file:
+        rows = [[int(row[column]) for column in ("count", "num_answers", "num_right")] for row in csv.DictReader(file)]
+    counts = np.array(rows, dtype=np.int64).reshape(-1, 3)
+    if not (counts >= 0).all():
+        raise ValueError("counts fewer images than none")
+    return ClassScores(*counts.T) if counts[:, 0].any() else None
 
 
 def _read_classes(path: Path) -> Classes:

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from vitrail.evaluation.class_scores import ClassScores
 from vitrail.evaluation.classify import NUM_BINS
 from vitrail.tasks.classify.report.answered import Predictions
 
@@ -24,6 +25,7 @@ class Mistakes:
 
     num_images: np.ndarray  # [classes]
     num_right: np.ndarray  # [classes]
+    num_answers: np.ndarray  # [classes]: images that were given the class, rightly or not
     num_involved: np.ndarray  # [classes]: mistakes with the class as the truth or as the answer
     pairs: tuple[Pair, ...]  # the mistakes, the most frequent first
 
@@ -37,6 +39,11 @@ class Mistakes:
     def accuracy(self) -> np.ndarray:
         """Top-1 percentage of each class, [classes]; 0 where there are no images."""
         return 100.0 * self.num_right / np.maximum(self.num_images, 1)
+
+    @property
+    def scores(self) -> ClassScores:
+        """Precision, recall and F1 of each class."""
+        return ClassScores(self.num_images, self.num_answers, self.num_right)
 
     @property
     def num_mistakes(self) -> int:
@@ -55,6 +62,7 @@ def count_mistakes(predictions: Predictions, *, num_classes: int) -> Mistakes:
     return Mistakes(
         num_images=num_images,
         num_right=np.bincount(targets[is_right], minlength=num_classes),
+        num_answers=np.bincount(predicted, minlength=num_classes),
         num_involved=np.bincount(targets[~is_right], minlength=num_classes)
         + np.bincount(predicted[~is_right], minlength=num_classes),
         pairs=tuple(

@@ -10,13 +10,12 @@ from vitrail.pages.tables import render_table
 from vitrail.pages.words import Html, count, text
 from vitrail.tasks.classify.report.answered import Classes, Predictions
 from vitrail.tasks.classify.report.answers import find_most_wrong
-from vitrail.tasks.contract import RunReader
-from vitrail.tasks.images.labelled_data import open_labelled
+from vitrail.tasks.images.run_data import OpenedData
 
 _MAX_PICTURES = 28  # four rows, about 200 kB
 
 
-def most_wrong_section(run: RunReader, predictions: Predictions, classes: Classes) -> PageSection:
+def most_wrong_section(opened: OpenedData, predictions: Predictions, classes: Classes) -> PageSection:
     """The mistakes of which the model was surest."""
     num_wrong, num_images = int((~predictions.is_right).sum()), len(predictions.targets)
     told = (
@@ -24,15 +23,17 @@ def most_wrong_section(run: RunReader, predictions: Predictions, classes: Classe
         '<span class="wrong">answer</span> and the <span class="right">label</span>, with the probabilities it gave '
         "them. Look for wrong labels among them.</p>"
     )
-    return PageSection("Most wrong pictures", told + _show_most_wrong(run, predictions, classes), anchor="most-wrong")
+    return PageSection(
+        "Most wrong pictures", told + _show_most_wrong(opened, predictions, classes), anchor="most-wrong"
+    )
 
 
-def _show_most_wrong(run: RunReader, predictions: Predictions, classes: Classes) -> str:
+def _show_most_wrong(opened: OpenedData, predictions: Predictions, classes: Classes) -> str:
     """The surest wrong answers: pictures where they can be had, else a table."""
     places = find_most_wrong(predictions, limit=_MAX_PICTURES)
     if not places:
         return "<p>There is not one mistake.</p>"
-    dataset, reason = _find_data(run, predictions, classes, places)
+    dataset, reason = _choose_data(opened, predictions, classes, places)
     if dataset is None:
         rows = ([str(predictions.indices[place]), *_describe(predictions, classes, place)] for place in places)
         table = render_table(rows, columns=("image of val", "answer", "label"))
@@ -42,18 +43,13 @@ def _show_most_wrong(run: RunReader, predictions: Predictions, classes: Classes)
     return f'<div class="pictures even">{figures}</div>'
 
 
-def _find_data(
-    run: RunReader, predictions: Predictions, classes: Classes, places: list[int]
+def _choose_data(
+    opened: OpenedData, predictions: Predictions, classes: Classes, places: list[int]
 ) -> tuple[Dataset | None, str]:
     """The val split, or why it can't be used."""
-    recipe = run.stage_recipe
-    if recipe is None:
-        return None, "there is no recipe to say where the data is."
-    try:
-        val = open_labelled(recipe.data).val
-    except Exception as error:  # whatever has become of the data, there is a report
-        return None, f"the data cannot be opened ({error})."
-    level = val.level(recipe.data.level)
+    if opened.data is None:
+        return None, opened.reason
+    val, level = opened.data.val, opened.data.val.level(opened.data.level)
     for place in places:
         index, target = int(predictions.indices[place]), int(predictions.targets[place])
         if index >= len(val) or level.is_multiple or level.classes[level.labels[index]] != classes.name(target):

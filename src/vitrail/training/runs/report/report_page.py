@@ -10,6 +10,7 @@ from vitrail.pages.tables import render_more, render_table
 from vitrail.pages.words import Html, count, text
 from vitrail.storage import write_text
 from vitrail.training.runs.report.curves import course_section
+from vitrail.training.runs.report.metrics_table import write_metrics_table
 from vitrail.training.runs.report.outcome import Outcome, describe_epochs, describe_seconds, measure_outcome
 from vitrail.training.runs.report.run_record import RunRecord, number, read_run
 from vitrail.training.runs.report.summary import title_of
@@ -18,8 +19,11 @@ _MAX_QUARANTINED = 100
 
 
 def write_report(folder: Path) -> Path:
-    """Write `report.html` into a run folder, of whatever is in it, and give its path."""
-    page = render_page(_make_page(read_run(folder)))
+    """Write `report.html` into a run folder, of whatever is in it, and give its path; beside it `metrics.csv`."""
+    run = read_run(folder)
+    if run.train or run.evaluations:
+        write_metrics_table(run)
+    page = render_page(_make_page(run))
     path = folder / "report.html"
     write_text(path, page, errors="backslashreplace")
     return path
