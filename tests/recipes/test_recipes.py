@@ -374,3 +374,10 @@ def test_recipes_on_21k_say_which_split_they_make(name: str) -> None:
     said = " ".join((RECIPES[name].function.__doc__ or "").split())
     assert "data=imagenet21k:ROOT" in said
     assert "1 % of each class is held out (data.val_share)" in said
+
+
+def test_a_new_classifier_begins_at_random_in_the_papers_and_from_a_probe_in_our_own() -> None:
+    changed = [name for name in RECIPES if name.startswith("transfer_") or "21k_to_1k" in name or "pipeline" in name]
+    assert len(changed) > 10
+    assert {stages_of(name)[-1].model.head_start for name in changed} == {"random"}
+    assert get_recipe("fine_tune").model.head_start == "auto"

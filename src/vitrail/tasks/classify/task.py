@@ -18,6 +18,7 @@ from vitrail.tasks.contract import (
     Objective,
     StepContext,
 )
+from vitrail.tasks.images.head_start import start_head
 from vitrail.tasks.images.image_task import require_classes
 from vitrail.tasks.images.initial_weights import make_backbone
 from vitrail.tasks.images.labelled_data import LabelledData, check_several_classes, count_labels
@@ -50,6 +51,11 @@ class Classify(ClassTask):
         super().attach(model)
         smoothing = self.recipe.objective.smoothing
         self.blend = self.recipe.blend.build(num_classes=self.data.num_classes, smoothing=smoothing)
+
+    def start_head(self) -> None:
+        """The first weights of a classifier that is new on the weights to start from."""
+        if self.has_new_head:
+            start_head(self, is_sigmoid=self.data.labels.is_multiple or self.recipe.objective.loss == "bce")
 
     def make_objective(self, *, total_steps: int, is_trial: bool = False) -> Objective[ImageBatch]:
         """The loss on labels."""

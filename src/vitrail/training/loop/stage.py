@@ -104,6 +104,8 @@ class Stage:
             shard(self.model, world=self.world, device=self.device, dtype=self.dtype)
         self.model.to(self.device)
         self.task.attach(self.model)
+        if state is None:
+            self.task.start_head()
         self.micro_batch = plan_micro_batch(
             self.model, self.task, stage=self.number, num_samples=self._rank_batch, folder=self.folder, world=self.world
         )
