@@ -24,8 +24,8 @@ class ModelSettings(Section):
     """a training whose LayerScale weights are taken and kept fixed while all else is learnt anew (CaiT 4.1.2)"""
     train_only: str = "all"
     """parts that learn besides the head: attention, ffn, norm, positions, stem, blocks.18+, several with commas"""
-    position_resize: Literal["bicubic", "bilinear"] = "bicubic"
-    """interpolation that fits weights to start from, such as positions, to another image size"""
+    position_resize: Literal["bicubic", "bilinear", "antialiased"] = "bicubic"
+    """interpolation that fits weights to start from, such as positions, to another image size; antialiased: timm's"""
     settings: dict[str, Any] = Field(default_factory=dict)
     """further settings of the model, such as {depth: 6, patch_size: 4}"""
 
