@@ -10,6 +10,7 @@ MEASURES = (
     Measure("coarse_top1", "coarse top-1", is_headline=True, chart=_ACCURACY),
     Measure("mean_average_precision", "mean average precision", is_headline=True, chart=_ACCURACY),
     Measure("class_mean_top1", "mean of classes"),
+    Measure("coarse_summed_top1", "coarse top-1, summed"),
     Measure("calibration_error", "calibration error", is_higher_better=False),
     Measure(
         "negative_log_likelihood",
