@@ -118,7 +118,7 @@ def test_fine_tuning_a_model_of_timm_starts_from_its_weights(place: Path, capsys
 
 def test_a_teacher_by_name_knows_the_students_classes(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     student = ("model=deit_tiny", "model.settings={depth: 1}", "teacher=deit_tiny", "teacher.image_size=32")
-    run(capsys, "train", "small_photos", *student, "data=data", *TRAIN, "out=student")
+    run(capsys, "train", "small_photos_scratch", *student, "data=data", *TRAIN, "out=student")
     assert (place / "student" / "model" / "model.safetensors").is_file()
 
 

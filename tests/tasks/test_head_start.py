@@ -149,7 +149,9 @@ def test_a_short_training_is_not_held_up(source: Path) -> None:
         "head_start=probe takes it anyway"
     ]
     assert "from a probe of 96" in started(source, "steps=1", "head_start=probe")[1][0]
-    assert "from a probe of 12" in started(source, "steps=3")[1][0]
+    task, lines = started(source, "steps=3")
+    assert "from a probe of 12" in lines[0]
+    assert task.num_passes == 12
     with pytest.raises(ValueError, match="head_start=probe reads features of weights: add init=pretrained"):
         tiny_recipe("head_start=probe")
 

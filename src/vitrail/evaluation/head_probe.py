@@ -18,8 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from vitrail.evaluation.calibration import calibrate
-from vitrail.evaluation.probe_data import Fitted, Labelled, LinearClassifier, Standardization, hold_out
+from vitrail.evaluation.probe_data import Fitted, Labelled, Standardization
 
 _SCORE_CHUNK = 16384
 
@@ -39,21 +38,14 @@ class HeadTraining:
 
 
 def fit_fc(train: Labelled, *, training: HeadTraining | None = None) -> Fitted:
-    """A linear layer, trained by SGD; its logits are scaled to the largest likelihood of images held out of another."""
+    """A linear layer, trained by SGD."""
     training = training or HeadTraining()
-    fit, held = hold_out(train)
-    calibration = calibrate(_train_linear(fit, training)[0](held.vectors), held.targets)
-    found, epochs = _train_linear(train, training)
-    classifier = calibration.apply(found)
-    return Fitted(classifier, {"epochs": epochs, "lr": training.lr}, linear=classifier)
-
-
-def _train_linear(train: Labelled, training: HeadTraining) -> tuple[LinearClassifier, int]:
     standardize = Standardization.of(train.vectors)
     with _seeded(training.seed):
         head = nn.Linear(train.vectors.shape[1], train.num_classes)
     epochs = _train(head, standardize(train.vectors).float(), train, training)
-    return standardize.absorb(head.weight.detach().double(), head.bias.detach().double()), epochs
+    classifier = standardize.absorb(head.weight.detach().double(), head.bias.detach().double())
+    return Fitted(classifier, {"epochs": epochs, "lr": training.lr}, linear=classifier)
 
 
 def fit_mlp(train: Labelled, *, training: HeadTraining | None = None) -> Fitted:

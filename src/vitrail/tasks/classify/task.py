@@ -18,7 +18,7 @@ from vitrail.tasks.contract import (
     Objective,
     StepContext,
 )
-from vitrail.tasks.images.head_start import start_head
+from vitrail.tasks.images.head_start import count_probed, start_head
 from vitrail.tasks.images.image_task import require_classes
 from vitrail.tasks.images.initial_weights import make_backbone
 from vitrail.tasks.images.labelled_data import LabelledData, check_several_classes, count_labels
@@ -35,6 +35,11 @@ class Classify(ClassTask):
     def keeps_pairs(self) -> bool:
         """Whether neighbours are mixed, so that batches are cut between pairs."""
         return self.recipe.blend.is_mixing
+
+    @property
+    def num_passes(self) -> int:
+        """How many images a new head's probe looks at before the first step."""
+        return count_probed(self)
 
     def open(self) -> LabelledData:
         """Images of at least two classes."""

@@ -59,6 +59,16 @@ def start_head(task: ImageTask, *, is_sigmoid: bool) -> None:
     )
 
 
+def count_probed(task: ImageTask) -> int:
+    """How many images a probe would look at, for the plan; whether the head is new shows with the weights."""
+    if task.recipe.model.init is None or task.recipe.model.head_start in ("random", "zero"):
+        return 0
+    try:
+        return len(choose_images(task.data.labels, limit=count_affordable(task), seed=task.site.seed))
+    except NoProbeError:
+        return 0
+
+
 def count_affordable(task: ImageTask) -> int | None:
     """How many images may be embedded; None where the recipe asks for the probe whatever it costs."""
     recipe = task.recipe
