@@ -108,9 +108,17 @@ def test_training_from_published_weights_and_their_pack(place: Path, capsys: pyt
     run(capsys, "predict", "tuned/pack", "data/val/n01440764/0.png")
 
 
+def test_fine_tuning_a_model_of_timm_starts_from_its_weights(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("model=timm/deit_tiny_patch16_224", "train_only=attention", "data=data", *TRAIN, "epochs=3")
+    run(capsys, "train", "fine_tune", *words, "out=timms")
+    published, tuned = vitrail.create_model("deit_tiny", pretrained=True), vitrail.load_trained("timms").model
+    assert torch.equal(tuned.state_dict()["backbone.norm.weight"], published.state_dict()["norm.weight"])
+    assert "the head starts from a probe of 12 training images" in (place / "timms" / "log.txt").read_text()
+
+
 def test_a_teacher_by_name_knows_the_students_classes(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     student = ("model=deit_tiny", "model.settings={depth: 1}", "teacher=deit_tiny", "teacher.image_size=32")
-    run(capsys, "train", "small_photos", *student, "data=data", *TRAIN, "out=student")
+    run(capsys, "train", "small_photos_scratch", *student, "data=data", *TRAIN, "out=student")
     assert (place / "student" / "model" / "model.safetensors").is_file()
 
 
@@ -137,6 +145,10 @@ def test_weights_of_a_file_that_do_not_fit_a_model_of_timm_are_named(place: Path
         (("evaluate", "data", "init=file", "data=data"), "no such run or model"),
         (("train", "fine_tune", "model=deit_tiny", "init=pretrained@384", "data=data", "out=never"), "no weights like"),
         (("train", "fine_tune", "model=vit_s12x2", "init=pretrained", "data=data", "out=never"), "has no published"),
+        (("train", "fine_tune", "model=timm/test_resnet.never", "data=data", "out=never"), "timm has no weights"),
+        (("train", "fine_tune", "model=timm/resnet18", "data=data", "out=never"), "can't be downloaded"),
+        (("train", "fine_tune", "model=timm/vit_base_patch32_plus_256", "data=data", "out=never"), "no published"),
+        (("train", "transfer_cifar100", "data=data", "out=never"), "runs/cait_s36: no such file or folder"),
         (("train", "fine_tune", "model=deit_tiny@384", "data=data", "out=never"), "init=pretrained@384"),
     ],
 )

@@ -19,7 +19,7 @@ from vitrail.training.runs.run_folder import RunFolder
 
 SHAPES = "shapes:size=16,count=48,val=24"
 FIGURES = (
-    *("top1", "top5", "coarse_top1", "class_mean_top1", "macro_precision", "macro_f1"),
+    *("top1", "top5", "coarse_top1", "coarse_summed_top1", "class_mean_top1", "macro_precision", "macro_f1"),
     *("calibration_error", "negative_log_likelihood"),
 )
 

@@ -268,7 +268,7 @@ def test_a_run_without_val_of_its_own_keeps_its_split_in_a_gallery(
     settings = "{image_size: 16, patch_size: 8, dim: 24, num_heads: 2, depth: 1}"
     words = [f"data={tmp_path / 'photos'}", "data.val_share=0.25", "image_size=16", "steps=1", "batch_size=4"]
     run = tmp_path / "run"
-    assert main(["train", "small_photos", *words, f"model.settings={settings}", f"out={run}"]) == 0
+    assert main(["train", "small_photos_scratch", *words, f"model.settings={settings}", f"out={run}"]) == 0
     capsys.readouterr()
     report = ask(capsys, "build", run, f"data={tmp_path / 'photos'}", f"out={tmp_path / 'g'}")
     assert (report["num_images"], report["threshold"]["num_held_out"]) == (30, 10)

@@ -203,14 +203,22 @@ def test_batches_do_not_matter() -> None:
     assert dict(meter.results()) == pytest.approx(measure(logits, targets), rel=1e-12)
 
 
-def test_the_coarse_answer_has_the_largest_summed_probability() -> None:
+def test_the_coarse_answer_is_that_of_the_class_and_the_sum_is_told_beside_it() -> None:
     # Fine answer 0, but its group has 0.4 and the group of classes 1 and 2 has 0.6.
     logits = log_of([0.4, 0.35, 0.25], [0.4, 0.35, 0.25], [0.8, 0.1, 0.1])
     results = measure(logits, torch.tensor([0, 2, 0]), coarse_of=[0, 1, 1])
-    assert results["top1"] == pytest.approx(200 / 3)
-    assert results["coarse_top1"] == pytest.approx(200 / 3)  # wrong, right, right
+    assert results["top1"] == results["coarse_top1"] == pytest.approx(200 / 3)  # right, wrong, right
+    assert results["coarse_summed_top1"] == pytest.approx(200 / 3)  # wrong, right, right
     valid = torch.tensor([[True, True, False]])
-    assert measure(logits[:1], valid, coarse_of=[0, 1, 1])["coarse_top1"] == 100.0
+    assert measure(logits[:1], valid, coarse_of=[0, 1, 1])["coarse_summed_top1"] == 100.0
+
+
+def test_the_coarse_answer_is_never_worse_than_the_class_however_flat_the_answers_are() -> None:
+    targets = torch.arange(40) % 10
+    logits = 1e-3 * torch.nn.functional.one_hot(targets, 10).float()
+    results = measure(logits, targets, coarse_of=[0] * 7 + [1, 2, 3])
+    assert results["top1"] == results["coarse_top1"] == 100.0
+    assert results["coarse_summed_top1"] == 70.0  # the coarse class of the most classes, always
 
 
 def test_equal_and_unusable_answers_are_not_counted_as_right() -> None:

@@ -10,6 +10,8 @@ from torch import Tensor
 
 import vitrail
 from vitrail.data.contract import Level
+from vitrail.evaluation.calibration import calibrate
+from vitrail.evaluation.discriminant import discriminant_path, fit_discriminant
 from vitrail.evaluation.features import Embedder, Embeddings
 from vitrail.evaluation.head_probe import HeadTraining, fit_fc, fit_mlp
 from vitrail.evaluation.linear_probe import LOGISTIC_PENALTIES, LogisticProblem, fit_logistic, fit_ridge, ridge_path
@@ -128,7 +130,8 @@ def test_the_path_from_strong_to_weak_ends_where_a_cold_start_does() -> None:
     assert penalty in LOGISTIC_PENALTIES
     cold = problem.classifier(problem.solve(penalty, start=problem.start, tolerance=1e-7))
     assert fitted.linear is not None
-    assert torch.allclose(fitted.linear.weight, cold.weight, rtol=1e-2, atol=1e-4)
+    scale = (fitted.linear.weight.norm() / cold.weight.norm()).item()  # by which probabilities were calibrated
+    assert torch.allclose(fitted.linear.weight, scale * cold.weight, rtol=1e-2, atol=1e-4)
 
 
 def test_noisy_labels_want_a_stronger_penalty_than_clean_ones() -> None:
@@ -258,3 +261,48 @@ def test_mistakes_are_one_line() -> None:
         run_probe("ridge", train, clusters(num_classes=5))
     with pytest.raises(ValueError, match="embeddings of 1 of 2 images are not finite: try precision=fp32"):
         Labelled(torch.tensor([[1.0], [math.nan]]), torch.tensor([0, 1]), 2)
+
+
+@pytest.mark.parametrize("method", ["linear", "ridge", "fc"])
+def test_the_probabilities_of_a_linear_probe_are_meant(method: str) -> None:
+    """No other scale of its logits would do much better on images that it has not seen, however strong its penalty."""
+    train, val = clusters(480, noise=6.0), clusters(400, noise=6.0, seed=1)
+    fitted = fit_logistic(train, penalties=(10.0,)) if method == "linear" else METHODS[method](train)
+    linear = fitted.linear
+    assert linear is not None
+    logits = linear(val.vectors)
+    loss = torch.nn.functional.cross_entropy(logits, val.targets).item()
+    assert loss < 0.95 * math.log(NUM_CLASSES)
+    assert loss < calibrate(logits, val.targets).loss + 0.03
+
+
+def test_ridge_says_yes_and_no_where_an_image_may_have_several_classes() -> None:
+    train, val = several_classes(), several_classes(seed=1)
+    linear = fit_ridge(train).linear
+    assert linear is not None
+    assert torch.nn.functional.binary_cross_entropy_with_logits(linear(val.vectors), val.targets) < 0.4
+
+
+def test_discriminants_by_hand() -> None:
+    """Two classes in the plane, whose means and covariance are plain to see."""
+    targets = torch.tensor([0, 0, 0, 0, 1, 1, 1, 1])
+    vectors = torch.tensor([[-3.0, 1], [-1, -1], [-2, 2], [-2, -2], [3, 1], [1, -1], [2, 2], [2, -2]])
+    data = Labelled(vectors, targets, 3)
+    (found,) = discriminant_path(data, [0.25])
+    scale = 1.0 / vectors.std(dim=0, correction=0)
+    inputs = vectors * scale
+    means = torch.tensor([[-2.0, 0.0], [2.0, 0.0]]) * scale
+    within = inputs - means[targets]
+    covariance = 0.75 * within.T @ within / 8 + 0.25 * torch.eye(2)
+    weight = means @ torch.linalg.inv(covariance)
+    expected = inputs @ weight.T - 0.5 * (weight * means).sum(dim=1)
+    assert torch.allclose(found(vectors)[:, :2], expected, atol=1e-4)
+    assert torch.allclose(found(vectors)[:, 2], -0.5 * (weight * means).sum(dim=1).max().expand(8), atol=1e-4)
+
+
+def test_a_discriminant_of_two_images_a_class_is_sure_of_what_it_should_be() -> None:
+    train, val = clusters(2 * NUM_CLASSES, noise=0.5), clusters(200, noise=0.5, seed=1)
+    found = fit_discriminant(train)
+    assert found.setting == {"shrinkage": 1.0}
+    assert measure(found.scores(val.vectors), val.targets)["top1"] > 90.0
+    assert torch.nn.functional.cross_entropy(found.scores(val.vectors), val.targets) < 0.5

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from timm.layers import resample_abs_pos_embed
 
 from vitrail.layers.grid import resample_vectors
 from vitrail.layers.position import LearnedPositions
@@ -65,6 +66,15 @@ def test_positions_are_resized_by_bicubic_interpolation_that_keeps_the_norm() ->
     assert bilinear < bicubic < norm * 1.01
     assert resample_vectors(values, old=(7, 7), new=(5, 9)).shape == (1, 45, 64)
     assert resample_vectors(values, old=(7, 7), new=(7, 7)) is values
+
+
+def test_antialiased_positions_are_those_of_timm() -> None:
+    values = torch.randn(1, 196, 8)
+    for grid in ((7, 7), (9, 24)):
+        found = resample_vectors(values, old=(14, 14), new=grid, mode="antialiased")
+        theirs = resample_abs_pos_embed(values, list(grid), num_prefix_tokens=0)
+        assert torch.allclose(found, theirs, atol=1e-6)
+        assert not torch.allclose(found, resample_vectors(values, old=(14, 14), new=grid), atol=0.1)
 
 
 def test_a_constant_position_stays_constant_when_resized() -> None:

@@ -378,3 +378,17 @@ def test_recipes_on_21k_say_which_split_they_make(name: str) -> None:
     said = " ".join((RECIPES[name].function.__doc__ or "").split())
     assert "data=imagenet21k:ROOT" in said
     assert "1 % of each class is held out (data.val_share)" in said
+
+
+def test_a_new_classifier_begins_at_random_in_the_papers_and_from_a_probe_in_our_own() -> None:
+    changed = [name for name in RECIPES if name.startswith("transfer_") or name.endswith(("21k_to_1k", "pipeline"))]
+    assert len(changed) > 10
+    assert {stages_of(name)[-1].model.head_start for name in changed} == {"random"}
+    assert get_recipe("fine_tune").model.head_start == "auto"
+
+
+def test_what_is_fine_tuned_starts_from_weights() -> None:
+    """A recipe whose command or name says so never trains from scratch in silence."""
+    named = [name for name in RECIPES if name.startswith(("fine_tune", "transfer")) or " init=" in RECIPES[name].about]
+    assert len(named) > 40
+    assert [name for name in named if get_recipe(name).model.init is None] == []

@@ -238,6 +238,7 @@ def make_objective(recipe: Recipe) -> tuple[EmbeddingModel, Objective[ImageBatch
         ((*GRAFIT, "blend.mixup=0.8"), "task embed has no 'blend.mixup': it is a setting of task=classify or"),
         ((*GRAFIT, "teacher=somewhere"), "task embed has no 'teacher.model': it is a setting of task=distill"),
         ((*GRAFIT, "sharding=full"), "not learnt with sharding=full"),
+        ((*GRAFIT, "init=weights", "head_start=probe"), "head_start=probe is for classifiers"),
         ((*SNCA, "embedding.knn=0", "embedding.cross_entropy=1"), "no loss reads the projector"),
         ((*SNCA, "embedding.knn=0", "embedding.projector=none"), "there is nothing to learn"),
     ],

@@ -45,7 +45,7 @@ def test_the_recipe_says_how_positions_are_resized(family: str, name: str, tmp_p
     source = model_of(tiny_recipe(*words), num_classes=24)
     vitrail.save_model(source, tmp_path)
     states: dict[str, Any] = {}
-    for mode in ("bicubic", "bilinear"):
+    for mode in ("bicubic", "bilinear", "antialiased"):
         recipe = tiny_recipe(*words, f"init={tmp_path}", "image_size=32", f"model.position_resize={mode}")
         states[mode] = model_of(recipe, num_classes=24).state_dict()
         expected = model_of(tiny_recipe(*words, "image_size=32"), num_classes=24)

@@ -11,7 +11,7 @@ NUM_TOP = 5  # answers, of which one may be right
 NUM_BINS = 15  # of confidence, equally wide, for the calibration error (Guo et al. 2017)
 # Above this many classes no confusion matrix is kept: it would take more than 32 MB.
 MAX_CONFUSION_CLASSES = 2000
-_SUMS = ("count", "right", "right_of_five", "negative_log_likelihood", "right_coarse")
+_SUMS = ("count", "right", "right_of_five", "negative_log_likelihood", "right_coarse", "right_summed")
 
 
 class ClassificationMeter:
@@ -21,7 +21,9 @@ class ClassificationMeter:
     ImageNet-ReaL, a mask [batch, classes]: an answer is right when it is one of them. Images without a label, an index
     below 0 or an empty row, are skipped. Figures per class are of the images with one label.
 
-    `coarse_of` maps each class to a coarser one: the coarse answer is the one with the largest summed probability.
+    `coarse_of` maps each class to a coarser one. The coarse answer is that of the class answered, so that whoever is
+    right about the class is right about its coarse one; the one with the largest summed probability is told beside it.
+    Sums favour coarse classes of many classes where probabilities say little.
 
     All that was seen is in the one vector `totals`: meters of several ranks are merged by summing theirs, exactly, no
     matter how many images each rank had.
@@ -63,10 +65,10 @@ class ClassificationMeter:
         is_hit = valid.gather(1, ranked)
         is_right, answers = is_hit[:, 0].double(), ranked[:, 0]
         log_likelihood = log_probabilities.masked_fill(~valid, -torch.inf).logsumexp(dim=1)
-        is_right_coarse = torch.zeros_like(is_right)
+        coarse = (torch.zeros_like(is_right),) * 2
         if self.coarse_of is not None:
-            is_right_coarse = self._coarse_hits(probabilities, valid, self.coarse_of)
-        columns = (torch.ones_like(is_right), is_right, is_hit.any(dim=1).double(), -log_likelihood, is_right_coarse)
+            coarse = self._coarse_hits(probabilities, answers, valid, self.coarse_of)
+        columns = (torch.ones_like(is_right), is_right, is_hit.any(dim=1).double(), -log_likelihood, *coarse)
         self._sums += torch.stack([column.sum() for column in columns])
         self._count_bins(probabilities.gather(1, answers[:, None])[:, 0], is_right)
         self._count_classes(valid, answers)
@@ -88,6 +90,7 @@ class ClassificationMeter:
             yield "top5", 100.0 * sums["right_of_five"] / count
         if self.coarse_of is not None:
             yield "coarse_top1", 100.0 * sums["right_coarse"] / count
+            yield "coarse_summed_top1", 100.0 * sums["right_summed"] / count
         if self._classes[0].any():
             yield from self.class_scores().results()
         yield "calibration_error", self.calibration_error()
@@ -134,12 +137,15 @@ class ClassificationMeter:
             raise ValueError(f"label {int(targets.max())} is not one of the {self.num_classes} classes")
         return targets[:, None] == torch.arange(self.num_classes, device=targets.device)
 
-    def _coarse_hits(self, probabilities: Tensor, valid: Tensor, coarse_of: Tensor) -> Tensor:
-        """Whether the coarse class of the largest summed probability is that of a valid label, as 0 or 1."""
+    def _coarse_hits(
+        self, probabilities: Tensor, answers: Tensor, valid: Tensor, coarse_of: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Whether the coarse class of a valid label is that of the answer, and the most probable in sum, as 0 or 1."""
         num_coarse = int(coarse_of.max()) + 1
         summed = probabilities.new_zeros(len(probabilities), num_coarse).index_add_(1, coarse_of, probabilities)
-        is_valid = torch.zeros_like(summed).index_add_(1, coarse_of, valid.double())
-        return (is_valid.gather(1, summed.argmax(dim=1, keepdim=True))[:, 0] > 0).double()
+        is_valid = torch.zeros_like(summed).index_add_(1, coarse_of, valid.double()) > 0
+        of_answer = is_valid.gather(1, coarse_of[answers][:, None])[:, 0]
+        return of_answer.double(), is_valid.gather(1, summed.argmax(dim=1, keepdim=True))[:, 0].double()
 
     def _count_bins(self, confidence: Tensor, is_right: Tensor) -> None:
         # Bins are open below and closed above. A confidence that is not a number goes to the first.

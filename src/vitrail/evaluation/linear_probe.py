@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from vitrail.evaluation.calibration import calibrate
 from vitrail.evaluation.probe_data import Fitted, Labelled, LinearClassifier, Standardization, hold_out, measure_main
 
 # Penalties from strong to weak. Losses are means over images and features have deviation 1, so that the same numbers
@@ -17,22 +18,23 @@ _ROUGH, _EXACT = 1e-4, 1e-6  # the largest entry of the gradient at which a fit 
 _MAX_STEPS = 1000
 _MAX_DOUBLES = 50_000_000  # above so many numbers float32 has to do
 _CHUNK = 16384
-_RIDGE_SCALES = tuple(10.0 ** (step / 10.0) for step in range(-10, 31))
 
 
 def fit_ridge(train: Labelled, *, penalties: Sequence[float] = RIDGE_PENALTIES) -> Fitted:
     """Least squares from standardised embeddings to targets of 0 and 1: mean squared error + penalty x |weights|^2.
 
     The penalty is chosen on held-out training images, then everything is fitted again on all. The answers of least
-    squares are no logits: they are scaled so that their softmax gives held-out images the largest likelihood.
+    squares are no logits: they are scaled so that held-out images have the largest likelihood; where an image may have
+    several classes, around the half that lies between no and yes.
     """
     fit, held = hold_out(train)
     tried = list(ridge_path(fit, penalties))
     figures = [measure_main(classifier(held.vectors), held.targets) for classifier in tried]
     best = max(range(len(tried)), key=figures.__getitem__)  # the strongest of those that are equally good
-    scale = 1.0 if train.is_multiple else _choose_scale(tried[best](held.vectors), held.targets)
+    middle = 0.5 if train.is_multiple else 0.0
+    calibration = calibrate(tried[best](held.vectors) - middle, held.targets)
     (found,) = ridge_path(train, [penalties[best]])
-    classifier = LinearClassifier(scale * found.weight, scale * found.bias)
+    classifier = calibration.apply(LinearClassifier(found.weight, found.bias - middle))
     return Fitted(classifier, {"penalty": penalties[best]}, figures[best], classifier)
 
 
@@ -55,17 +57,13 @@ def ridge_path(data: Labelled, penalties: Sequence[float]) -> Iterator[LinearCla
         yield standardize.absorb(weight.T, bias)
 
 
-def _choose_scale(scores: Tensor, targets: Tensor) -> float:
-    losses = [functional.cross_entropy(scale * scores, targets).item() for scale in _RIDGE_SCALES]
-    return _RIDGE_SCALES[min(range(len(losses)), key=losses.__getitem__)]
-
-
 def fit_logistic(train: Labelled, *, penalties: Sequence[float] = LOGISTIC_PENALTIES) -> Fitted:
     """Logistic regression on standardised embeddings: mean cross-entropy + penalty / 2 x |weights|^2.
 
     The penalty 1 / (C x images) is what scikit-learn calls C. It is chosen on held-out training images, from strong to
-    weak and each fit starting from the one before, then everything is fitted again on all. Where an image may have
-    several classes it is one logistic regression a class.
+    weak and each fit starting from the one before, then everything is fitted again on all. The penalty that answers
+    best may be so strong that probabilities say little: logits are scaled to the largest likelihood of held-out images.
+    Where an image may have several classes it is one logistic regression a class.
     """
     fit, held = hold_out(train)
     problem = LogisticProblem(fit, dtype=torch.float32)
@@ -81,7 +79,8 @@ def fit_logistic(train: Labelled, *, penalties: Sequence[float] = LOGISTIC_PENAL
         if num_worse == _PATIENCE:
             break
     whole = LogisticProblem(train, dtype=torch.float64 if train.vectors.numel() <= _MAX_DOUBLES else torch.float32)
-    classifier = whole.classifier(whole.solve(best, start=best_start, tolerance=_EXACT))
+    calibration = calibrate(problem.classifier(best_start)(held.vectors), held.targets)
+    classifier = calibration.apply(whole.classifier(whole.solve(best, start=best_start, tolerance=_EXACT)))
     return Fitted(classifier, {"penalty": best}, best_figure, classifier)
 
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 Grid = tuple[int, int]  # rows and columns
-MODES = ("bicubic", "bilinear")
+MODES = ("bicubic", "bilinear", "antialiased")  # the last: bicubic, and averaging where the new grid is coarser
 
 
 class GridLayer(nn.Module):
@@ -33,12 +33,15 @@ class GridLayer(nn.Module):
 def resample_vectors(values: Tensor, *, old: Grid, new: Grid, mode: str = "bicubic") -> Tensor:
     """Resample [1, old grid, dim] to [1, new grid, dim].
 
-    Bicubic keeps the norm of the vectors, which bilinear shrinks (thesis 3.4.5). Computed in float32.
+    Bicubic keeps the norm of the vectors, which bilinear shrinks (thesis 3.4.5). "antialiased" is what timm does:
+    bicubic too, with averages where the grid is coarser. Computed in float32.
     """
     if old == new:
         return values
     maps = values.float().unflatten(1, old).permute(0, 3, 1, 2)
-    maps = functional.interpolate(maps, size=new, mode=mode, align_corners=False)
+    is_averaged = mode == "antialiased"
+    filter_name = "bicubic" if is_averaged else mode
+    maps = functional.interpolate(maps, size=new, mode=filter_name, align_corners=False, antialias=is_averaged)
     return maps.flatten(2).transpose(1, 2).to(values.dtype)
 
 
@@ -46,8 +49,9 @@ def resample_vectors(values: Tensor, *, old: Grid, new: Grid, mode: str = "bicub
 def resampling(old: Grid, new: Grid, mode: str) -> Tensor:
     """The matrix [new patches, old patches] that resamples a map, averaging where the new grid is coarser."""
     rows, columns = old
+    filter_name = "bicubic" if mode == "antialiased" else mode
     maps = torch.eye(rows * columns, dtype=torch.float64, device="cpu").view(-1, 1, rows, columns)
-    return functional.interpolate(maps, size=new, mode=mode, antialias=True).flatten(1).T.contiguous()
+    return functional.interpolate(maps, size=new, mode=filter_name, antialias=True).flatten(1).T.contiguous()
 
 
 def count_of(grid: Grid) -> int:

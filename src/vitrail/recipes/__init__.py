@@ -47,6 +47,7 @@ class Entry(NamedTuple):
 RECIPES: Mapping[str, Entry] = {
     "small": Entry(small.small),
     "small_photos": Entry(small.small_photos),
+    "small_photos_scratch": Entry(small.small_photos_scratch),
     "fine_tune": Entry(small.fine_tune),
     # DeiT
     "deit_tiny": Entry(deit.deit, ("tiny",)),

@@ -113,6 +113,7 @@ def patchconvnet_21k_to_1k(size: str) -> Recipe:
         {
             "name": f"patchconvnet_{size}_21k_to_1k",
             "model.init": f"runs/patchconvnet_{size}_21k",
+            "model.head_start": "random",
             "epochs": 100.0,
             "batch_size": 1024,
             "optimizer.lr": 5e-4,

@@ -107,6 +107,7 @@ def resmlp_21k_to_1k() -> Recipe:
         {
             "name": "resmlp_b24_p8_21k_to_1k",
             "model.init": "runs/resmlp_b24_p8_21k",
+            "model.head_start": "random",
             "epochs": 100.0,
             "batch_size": 1024,
             "optimizer.lr": 5e-4,

@@ -32,6 +32,7 @@ def transfer(data: str) -> Recipe:
         {
             "name": f"transfer_{data}",
             "model.init": "runs/cait_s36",
+            "model.head_start": "random",
             "epochs": epochs,
             "optimizer.lr": recipe.optimizer.lr / divisor,
             # Silent about it: the cosine must not end above its highest rate.
@@ -61,6 +62,7 @@ def transfer_resnet() -> Recipe:
         {
             "name": "transfer_resnet",
             "model.init": "runs/resnet_strong",
+            "model.head_start": "random",
             "epochs": 240.0,
             "batch_size": 512,
             "optimizer.lr": 0.01,

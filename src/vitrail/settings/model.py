@@ -18,12 +18,14 @@ class ModelSettings(Section):
     """name of the model: one of `vitrail models`, or timm/NAME"""
     init: str | None = None
     """weights to start from: pretrained (or pretrained@384,in22k), a run, a saved model, a file, hf://OWNER/NAME"""
+    head_start: Literal["auto", "probe", "random", "zero"] = "auto"
+    """way a new classifier on such weights begins: probe (of their features), random, zero; auto: probe if cheap"""
     layer_scale_of: str | None = None
     """a training whose LayerScale weights are taken and kept fixed while all else is learnt anew (CaiT 4.1.2)"""
     train_only: str = "all"
     """parts that learn besides the head: attention, ffn, norm, positions, stem, blocks.18+, several with commas"""
-    position_resize: Literal["bicubic", "bilinear"] = "bicubic"
-    """interpolation that fits weights to start from, such as positions, to another image size"""
+    position_resize: Literal["bicubic", "bilinear", "antialiased"] = "bicubic"
+    """interpolation that fits weights to start from, such as positions, to another image size; antialiased: timm's"""
     settings: dict[str, Any] = Field(default_factory=dict)
     """further settings of the model, such as {depth: 6, patch_size: 4}"""
 
@@ -37,8 +39,10 @@ class ModelSettings(Section):
         """Refuse to start from the weights of a training and to train anew at once."""
         if self.init is not None and self.layer_scale_of is not None:
             raise PydanticCustomError("two_sources", "init and layer_scale_of are two ways to begin: leave one out")
+        if self.init is None and self.head_start == "probe":
+            raise PydanticCustomError("no_source", "head_start=probe reads features of weights: add init=pretrained")
         return self
 
     def unused(self) -> Set[str]:
         """What is read only where there are weights to start from."""
-        return {"position_resize"} if self.init is None else set()
+        return {"position_resize", "head_start"} if self.init is None else set()

@@ -22,6 +22,7 @@ class Recipe(Section):
         "model": "model.name",
         "init": "model.init",
         "train_only": "model.train_only",
+        "head_start": "model.head_start",
         "data": "data.spec",
         "lr": "optimizer.lr",
         "workers": "data.workers",

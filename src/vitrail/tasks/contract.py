@@ -212,8 +212,9 @@ class Task(ABC, Generic[B]):
     """What is learnt in one stage of a run, by a recipe.
 
     The loop calls, in this order: `open`; `make_model`, and `load_initial` where there are weights to start from;
-    `attach`, when the model is on its device; `make_loaders`, `make_objective`, `make_evaluators`; then for each step
-    `objective(model, prepare(batch, at))`. To load a trained model `make_model` is enough.
+    `attach`, when the model is on its device, and `start_head`, unless the run goes on; `make_loaders`,
+    `make_objective`, `make_evaluators`; then for each step `objective(model, prepare(batch, at))`. To load a trained
+    model `make_model` is enough.
     """
 
     Recipe: ClassVar[type[Recipe]]
@@ -244,6 +245,9 @@ class Task(ABC, Generic[B]):
     @abstractmethod
     def attach(self, model: Model) -> None:
         """Get ready to prepare batches for a model, which is on its device now."""
+
+    def start_head(self) -> None:
+        """Give a new head on weights to start from its first weights, where they are not those of `make_model`."""
 
     @abstractmethod
     def make_loaders(self, *, num_parts: int, listing: Path | None) -> Loaders:

@@ -30,9 +30,9 @@ def load_weights(
 
     `source` is a .safetensors, .pth, .pt or .bin file, a folder with one, `hf://owner/name[@revision][/file]` or a
     state dict, under vitrail's names, the official ones or timm's. Of a training checkpoint the model is read, not
-    its moving average. Weights of another resolution are resized (`interpolation` "bicubic" or "bilinear"); their
-    patches form a square unless the file says otherwise or `grid` does, as (rows, columns). A state dict under our
-    own names with as many patches as the model is taken to have the model's grid.
+    its moving average. Weights of another resolution are resized (`interpolation` "bicubic", "bilinear", or
+    "antialiased" as timm's); their patches form a square unless the file says otherwise or `grid` does, as (rows,
+    columns). A state dict under our own names with as many patches as the model is taken to have the model's grid.
 
     `reset_head` leaves the classifier as the model has it, for another number of classes; with one pooling token
     per class these tokens too, and on a timm backbone with our attention pooling all that is ours.

@@ -9,6 +9,7 @@ MEASURES = (
     Measure("top5", "top-5"),
     Measure("coarse_top1", "coarse top-1", is_headline=True, chart=_ACCURACY),
     Measure("mean_average_precision", "mean average precision", is_headline=True, chart=_ACCURACY),
+    Measure("coarse_summed_top1", "coarse top-1, summed"),
     Measure("class_mean_top1", "macro recall"),
     Measure("macro_precision", "macro precision"),
     Measure("macro_f1", "macro F1"),

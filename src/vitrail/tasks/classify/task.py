@@ -18,6 +18,7 @@ from vitrail.tasks.contract import (
     Objective,
     StepContext,
 )
+from vitrail.tasks.images.head_start import count_probed, start_head
 from vitrail.tasks.images.image_task import require_classes
 from vitrail.tasks.images.initial_weights import make_backbone
 from vitrail.tasks.images.labelled_data import LabelledData, check_several_classes, count_labels
@@ -35,6 +36,11 @@ class Classify(ClassTask):
         """Whether neighbours are mixed, so that batches are cut between pairs."""
         return self.recipe.blend.is_mixing
 
+    @property
+    def num_passes(self) -> int:
+        """How many images a new head's probe looks at before the first step."""
+        return count_probed(self)
+
     def open(self) -> LabelledData:
         """Images of at least two classes."""
         self.data = self.open_data()
@@ -50,6 +56,11 @@ class Classify(ClassTask):
         super().attach(model)
         smoothing = self.recipe.objective.smoothing
         self.blend = self.recipe.blend.build(num_classes=self.data.num_classes, smoothing=smoothing)
+
+    def start_head(self) -> None:
+        """The first weights of a classifier that is new on the weights to start from."""
+        if self.has_new_head:
+            start_head(self, is_sigmoid=self.data.labels.is_multiple or self.recipe.objective.loss == "bce")
 
     def make_objective(self, *, total_steps: int, is_trial: bool = False) -> Objective[ImageBatch]:
         """The loss on labels."""

@@ -17,8 +17,8 @@ class ClusterFit(Classify):
 
     @property
     def num_passes(self) -> int:
-        """How many images are embedded before the first step: those of both splits."""
-        return self.data.num_train + self.data.num_val
+        """How many images are embedded before the first step: those of both splits, and a new head's."""
+        return super().num_passes + self.data.num_train + self.data.num_val
 
     def check(self) -> None:
         """Clusters are of something."""

@@ -45,7 +45,11 @@ class Embed(ClassTask):
 
     def check(self) -> None:
         """Losses need what they compare, and a projector a loss."""
-        settings = self.recipe.embedding
+        settings, start = self.recipe.embedding, self.recipe.model.head_start
+        if start in ("probe", "zero"):
+            raise ValueError(
+                f"head_start={start} is for classifiers: an embedding's head begins at random, leave it out"
+            )
         if self.recipe.run.sharding == "full":
             raise ValueError("an embedding is not learnt with sharding=full: leave it out, DDP shares the memory too")
         if settings.compares_views and settings.num_views < 2:

@@ -34,6 +34,7 @@ class ImageTask(Task[ImageBatch]):
     data: LabelledData
     model: Model
     normalize: Normalize
+    has_new_head: bool = False  # whether there were weights to start from that have no classifier of these classes
 
     def __init__(self, recipe: ImageRecipe, site: Site) -> None:
         super().__init__(recipe, site)
@@ -62,7 +63,8 @@ class ImageTask(Task[ImageBatch]):
         if source == self.recipe.model.layer_scale_of:
             take_layer_scales(model, str(source), classes=classes)
         else:
-            load_initial(model, source, classes=classes, interpolation=self.recipe.model.position_resize)
+            resize = self.recipe.model.position_resize
+            self.has_new_head = load_initial(model, source, classes=classes, interpolation=resize)
 
     def attach(self, model: Model) -> None:
         """Normalise images as the model wants them."""

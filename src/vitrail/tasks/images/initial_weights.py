@@ -46,8 +46,11 @@ def locate_weights(source: str) -> str:
 
 def load_initial(
     model: Model, source: str | Initial, *, classes: Sequence[str] | None, interpolation: str = "bicubic"
-) -> None:
-    """Weights to start from, of a run, a file or an earlier stage; a classifier of other classes is left out."""
+) -> bool:
+    """Weights to start from, of a run, a file or an earlier stage; a classifier of other classes is left out.
+
+    The answer says whether it was, so that the model's is new.
+    """
     place: WeightSource
     known: tuple[str, ...] | None
     if isinstance(source, Initial):
@@ -66,6 +69,7 @@ def load_initial(
         is_other = True
     kept = "; its classifier is for other classes, so it starts anew" if is_other else ", with their classifier"
     _LOGGER.info("weights from %s%s", label, kept if model.config.num_classes else "")
+    return is_other and model.config.num_classes > 0
 
 
 def take_layer_scales(model: Model, source: str, *, classes: Sequence[str] | None) -> None:

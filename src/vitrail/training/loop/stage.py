@@ -112,6 +112,8 @@ class Stage:
             shard(self.model, world=self.world, device=self.device, dtype=self.dtype)
         self.model.to(self.device)
         self.task.attach(self.model)
+        if state is None:
+            self.task.start_head()
         plan = plan_compute(
             self.model,
             self.task,
