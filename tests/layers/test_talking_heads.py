@@ -3,6 +3,7 @@
 import io
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -17,6 +18,7 @@ from vitrail.layers.talking_heads_forms import (
     attend_fused,
     attend_plain,
     attend_tiled,
+    attend_whole,
     differentiate_tiled,
 )
 
@@ -70,6 +72,12 @@ def with_gradients(function: Callable[..., Tensor], inputs: list[Tensor]) -> tup
     return output.detach(), [each for each in gradients if each is not None]
 
 
+def attend_scaled(query: Tensor, *, mixing: HeadMixing, **tokens: Tensor) -> Tensor:
+    """The form on whole maps, which takes the scale of the scores in the weights."""
+    weight = mixing.before_weight * query.shape[-1] ** -0.5
+    return attend_whole(query, mixing=replace(mixing, before_weight=weight), **tokens)
+
+
 TILINGS = [
     Tiling(images=1, rows=1000, is_mixed_by_row=True),
     Tiling(images=1, rows=3, is_mixed_by_row=True),
@@ -77,7 +85,7 @@ TILINGS = [
     Tiling(images=2, rows=1000, is_mixed_by_row=False),
     Tiling(images=1, rows=3, is_mixed_by_row=False),
 ]
-FORMS: dict[str, Callable[..., Tensor]] = {"plain": attend_plain, "fused": attend_fused} | {
+FORMS: dict[str, Callable[..., Tensor]] = {"plain": attend_plain, "fused": attend_fused, "whole": attend_scaled} | {
     f"{each.images} images, {each.rows} rows, by row {each.is_mixed_by_row}": partial(attend_tiled, tiling=each)
     for each in TILINGS
 }

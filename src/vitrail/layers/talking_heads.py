@@ -87,6 +87,14 @@ def prefers_fused(query: Tensor) -> bool:
     return heads == 1 or (is_low_precision and heads <= FUSED_MAX_HEADS and heads * head_dim <= FUSED_MAX_DIM)
 
 
+def prefers_whole(query: Tensor, *, key: Tensor) -> bool:
+    """Whether few products over whole maps are the fastest where nothing is learnt: on a CPU, for maps in its cache."""
+    if _needs_plain(query) or query.device.type != "cpu" or query.dtype not in (torch.float32, torch.float64):
+        return False
+    _, heads, num_queries, _ = query.shape
+    return heads * num_queries * key.shape[2] * query.element_size() <= CPU_TILE_BYTES
+
+
 def plan_tiles(query: Tensor, *, key: Tensor) -> Tiling:
     """Tiles that stay in cache: several small images, one image, or some of its rows."""
     batch, heads, num_queries, _ = query.shape
