@@ -22,7 +22,7 @@ quickstart: $(STAMP)  ## check the embedded data, train a small CaiT on it, eval
 	$(BIN)/vitrail check fashion --out runs/quickstart-check
 	$(BIN)/vitrail train small data=fashion out=runs/quickstart
 	$(BIN)/vitrail evaluate runs/quickstart
-	$(BIN)/vitrail predict runs/quickstart docs/pictures/fashion_*.png --top 3
+	$(BIN)/vitrail predict runs/quickstart docs/pictures/fashion --top 3
 
 test: $(STAMP)  ## run the tests; options for pytest go into ARGS
 	$(BIN)/python -m pytest -n auto $(ARGS)

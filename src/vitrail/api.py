@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from vitrail.inference.trained import Trained, load_trained
 from vitrail.recipes import find_recipe
 from vitrail.settings.overriding import override
@@ -62,10 +60,7 @@ def train(recipe: AnyPath | Recipe, *, data: AnyPath | None = None, out: AnyPath
 
 def plan(recipe: AnyPath | Recipe, *, data: AnyPath | None = None, **changes: Any) -> Plan:
     """Measure for some seconds what a recipe will take on this machine; nothing is written."""
-    found = make_recipe(recipe, data=data, **changes)
-    if found.run.threads is not None:
-        torch.set_num_threads(found.run.threads)
-    return make_plan(found)
+    return make_plan(make_recipe(recipe, data=data, **changes))
 
 
 def make_recipe(recipe: AnyPath | Recipe, *, data: AnyPath | None = None, **changes: Any) -> Recipe:

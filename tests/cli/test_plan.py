@@ -33,6 +33,7 @@ def stage(*, step_speed: float, loading_speed: float, workers: int) -> StagePlan
         num_steps=100,
         batch_size=72,
         num_answers=3600,
+        num_lanes=1,
         micro_batch=8,
         step_speed=step_speed,
         answer_speed=1e9,

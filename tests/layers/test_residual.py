@@ -12,7 +12,6 @@ import vitrail
 from vitrail.layers.residual import (
     Branch,
     ConstantScaling,
-    DropPath,
     Gating,
     LayerScale,
     PostNorm,
@@ -79,16 +78,6 @@ def test_uniform_init_lies_between_zero_and_twice_the_value() -> None:
     assert weight.min() >= 0.0
     assert weight.max() <= 0.2
     assert weight.mean().item() == pytest.approx(0.1, abs=0.005)
-
-
-def test_drop_path_drops_whole_samples_and_keeps_the_mean() -> None:
-    torch.manual_seed(0)
-    drop = DropPath(0.25)
-    kept = drop(torch.ones(10_000, 3, 2))
-    assert kept.unique().tolist() == [0.0, pytest.approx(1 / 0.75)]
-    assert torch.equal(kept.amin(dim=(1, 2)), kept.amax(dim=(1, 2)))
-    assert kept.mean().item() == pytest.approx(1.0, abs=0.02)
-    assert torch.equal(drop.eval()(X), X)
 
 
 def test_a_config_can_ask_for_frozen_layer_scales() -> None:

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 from shrunk import NUM_CLASSES, images_for, randomize, small_model
-from torch import nn
 from torch.nn import functional
 
 import vitrail
+from vitrail.layers.sample_draws import Dropout
 from vitrail.models.catalog import CATALOG
 from vitrail.models.vit import VisionTransformer
 
@@ -305,10 +305,11 @@ def test_dropout_is_heard_in_training_and_not_after(name: str) -> None:
 
 def test_dropout_is_behind_every_linear_layer_of_a_branch_and_at_the_input() -> None:
     model = small_model("deit_tiny", depth=3, dropout=0.25)
-    assert [part.p for part in model.modules() if isinstance(part, nn.Dropout)] == [0.25] * 9  # three a block
+    rates = [part.rate for part in model.modules() if isinstance(part, Dropout)]
+    assert rates == [0.25] * 11  # of patches, of tokens, and three a block
     assert isinstance(model, VisionTransformer)
     model.train()
-    tokens = model.drop(torch.ones(4, 1000))
+    tokens = model.drop_tokens(torch.ones(4, 1000))
     assert tokens.unique().tolist() == [0.0, pytest.approx(1 / 0.75)]
     assert (tokens == 0.0).float().mean().item() == pytest.approx(0.25, abs=0.05)
 

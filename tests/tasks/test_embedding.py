@@ -326,7 +326,7 @@ def test_a_batch_of_views_has_its_memory_of_first_views_only() -> None:
     assert objective.memory is not None
     before = objective.memory.vectors.clone()
     batch = ImageBatch(torch.rand(3, 2, 3, 16, 16), torch.tensor([0, 1, 2]), torch.tensor([4, 7, 9]))
-    objective(model, batch)
+    objective.note(objective(model, batch).seen)
     objective.after_step(model)
     moved = (objective.memory.vectors != before).any(dim=1).nonzero().flatten().tolist()
     assert moved == [4, 7, 9]

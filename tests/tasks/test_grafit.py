@@ -388,7 +388,7 @@ def test_the_memory_learns_the_first_views_of_all_micro_batches_after_the_step_o
     parts = [batch_of(2, seed=0, num=2), batch_of(2, seed=1, num=2)]
     outputs = [copy.deepcopy(model)(part.images.flatten(0, 1)).projection.detach()[::2] for part in parts]
     for part in parts:
-        objective(model, part)
+        objective.note(objective(model, part).seen)
     assert torch.equal(objective.memory.vectors, before)
     objective.after_step(model)
     expected = before.clone()
@@ -402,7 +402,7 @@ def test_a_skipped_step_leaves_nothing() -> None:
     model = tiny_model()
     objective = make_grafit(model, knn=1.0, instance=1.0)
     before = copy.deepcopy(objective.state_dict())
-    objective(model, batch_of(2))
+    objective.note(objective(model, batch_of(2)).seen)
     objective.skip_step()
     after = objective.state_dict()
     assert torch.equal(after["memory"]["vectors"], before["memory"]["vectors"])
@@ -413,7 +413,8 @@ def train_steps(model: EmbeddingModel, objective: Grafit, steps: range) -> list[
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)  # no momentum: its state is no concern here
     losses = []
     for step in steps:
-        loss = objective(model, batch_of(2, seed=step)).total
+        loss, _, seen = objective(model, batch_of(2, seed=step))
+        objective.note(seen)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

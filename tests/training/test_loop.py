@@ -81,7 +81,7 @@ def test_a_finished_run_stays_as_it_is(finished: RunFolder) -> None:
 
 
 def test_accumulation_changes_nothing_but_rounding(finished: RunFolder, tmp_path: Path) -> None:
-    words = ("regularisation.drop_path=0", "epochs=1")  # dropped paths are drawn for each micro-batch
+    words = ("epochs=1", "model.settings.dropout=0.1")
     losses, weights = [], []
     for micro_batch in (16, 4, 6):  # the last in parts of 4, 6 and 6, so that images that are mixed stay together
         run = run_in(tmp_path / str(micro_batch), *words, f"run.micro_batch={micro_batch}")
@@ -238,6 +238,14 @@ def test_as_many_other_classes_start_with_a_new_classifier(tmp_path: Path) -> No
     other = model_of(recipe, num_classes=24, classes=[f"new {name}" for name in names["classes"]])
     assert torch.equal(same.state_dict()["head.linear.weight"], weights)
     assert not torch.equal(other.state_dict()["head.linear.weight"], weights)
+
+
+@pytest.mark.parametrize("words", [(), ("model.settings.stem=conv_bn",)])
+def test_the_number_of_cores_changes_no_bit_where_they_are_lanes(tmp_path: Path, words: tuple[str, ...]) -> None:
+    words = ("epochs=1", "run.micro_batch=4", *words)
+    one, three = (run_in(tmp_path / count, *words, f"run.threads={count}") for count in "13")
+    assert [json.loads(run.plan_file.read_text())["threads_0"] for run in (one, three)] == [1, 1]
+    assert_same_weights(one, three)
 
 
 def test_with_batch_normalisation_the_micro_batch_depends_on_no_clock() -> None:

@@ -57,8 +57,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path) -> None:
 
 
 def test_two_processes_give_the_losses_of_one_and_a_run_may_change_their_number(tmp_path: Path) -> None:
-    # Dropped paths are drawn by each process for its own images.
-    words = ("regularisation.drop_path=0", "data=shapes:size=16,count=48,val=25")
+    words = ("data=shapes:size=16,count=48,val=25",)
     finish(start(tmp_path / "two", *words, devices=2))
     one = run_in(tmp_path / "one", *words)
 

@@ -1,6 +1,8 @@
 """Answers of a model, batch by batch, on the device and in the precision that suit it."""
 
 import contextlib
+import itertools
+from collections import deque
 from collections.abc import Iterable, Iterator
 
 import torch
@@ -8,6 +10,7 @@ from torch import Tensor, nn
 
 from vitrail.data.blend import Normalize
 from vitrail.data.contract import ImageBatch
+from vitrail.evaluation.lanes import Lanes
 from vitrail.layers.talking_heads import has_native_bfloat16
 
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
@@ -52,18 +55,38 @@ def predict(
     normalize: Normalize,
     device: torch.device,
     dtype: torch.dtype = torch.float32,
+    num_lanes: int | None = None,
 ) -> Iterator[tuple[Tensor, ImageBatch]]:
     """Logits in float32 [batch, classes] on the device, with the batch they belong to.
 
-    The model is put into eval mode and back. The caller's code runs in neither inference mode nor autocast.
+    The model is put into eval mode and back. The caller's code runs in neither inference mode nor autocast. A CPU
+    computes `num_lanes` batches at a time, one on each core; None: as many as torch has threads. A single batch is
+    divided among torch's threads instead.
     """
+
+    def answer(batch: ImageBatch) -> Tensor:
+        with torch.inference_mode(), autocast(device, dtype):
+            images = normalize(batch.images.to(device, non_blocking=True))
+            return model(images).float()
+
+    iterator = iter(batches)
+    first = list(itertools.islice(iterator, 2))
+    if device.type != "cpu" or len(first) < 2:
+        num_lanes = 1
     was_training = model.training
     model.eval()
+    done: deque[ImageBatch] = deque()
     try:
-        for batch in batches:
-            with torch.inference_mode(), autocast(device, dtype):
-                images = normalize(batch.images.to(device, non_blocking=True))
-                logits = model(images).float()
-            yield logits.clone(), batch  # one made in inference mode could not be changed or learnt from outside
+        with Lanes(torch.get_num_threads() if num_lanes is None else num_lanes) as lanes:
+            for logits in lanes.map(answer, _noting(itertools.chain(first, iterator), done)):
+                # One made in inference mode could not be changed or learnt from outside.
+                yield logits.clone(), done.popleft()
     finally:
         model.train(was_training)
+
+
+def _noting(batches: Iterable[ImageBatch], done: deque[ImageBatch]) -> Iterator[ImageBatch]:
+    """The batches as they come, each of them appended to `done`."""
+    for batch in batches:
+        done.append(batch)
+        yield batch

@@ -3,6 +3,7 @@
 from torch import Tensor, nn
 
 from vitrail.layers.residual import ScalarBias
+from vitrail.layers.sample_draws import Dropout
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "gelu": nn.GELU,
@@ -31,7 +32,7 @@ class FeedForward(nn.Module):
         self.expand = nn.Linear(dim, hidden_dim)
         self.before_activation = ScalarBias() if scalar_bias else nn.Identity()
         self.activation = ACTIVATIONS[activation]()
-        self.dropout = nn.Dropout(dropout) if dropout else nn.Identity()
+        self.dropout = Dropout(dropout) if dropout else nn.Identity()
         self.before_contract = ScalarBias() if scalar_bias else nn.Identity()
         self.contract = nn.Linear(hidden_dim, dim)
 

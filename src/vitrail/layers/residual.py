@@ -4,25 +4,8 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
-
-class DropPath(nn.Module):
-    """Stochastic depth: a sample skips the branch with probability `rate`; the others are scaled to keep the mean."""
-
-    def __init__(self, rate: float = 0.0) -> None:
-        super().__init__()
-        self.rate = rate
-
-    def forward(self, update: Tensor) -> Tensor:
-        if not self.training or self.rate == 0.0:
-            return update
-        keep = 1.0 - self.rate
-        shape = (update.shape[0],) + (1,) * (update.ndim - 1)
-        return update * update.new_empty(shape).bernoulli_(keep).div_(keep)
-
-    def extra_repr(self) -> str:
-        return f"rate={self.rate:g}"
+from vitrail.layers.sample_draws import Dropout, DropPath
 
 
 class LayerScale(nn.Module):
@@ -121,8 +104,12 @@ class LinearShortcut(nn.Module):
 class DropoutShortcut(nn.Module):
     """Dropout of rate one half on the shortcut (supplement A.2)."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.dropout = Dropout(0.5)
+
     def forward(self, x: Tensor, update: Tensor) -> Tensor:
-        return functional.dropout(x, 0.5, self.training) + update
+        return self.dropout(x) + update
 
 
 class PostNorm(nn.Module):
@@ -155,7 +142,7 @@ class Branch(nn.Module):
         self.norm = norm
         self.mix = mix
         self.scale = scale if scale is not None else nn.Identity()
-        self.dropout = nn.Dropout(dropout) if dropout else nn.Identity()
+        self.dropout = Dropout(dropout) if dropout else nn.Identity()
         self.drop_path = DropPath(drop_path)
 
     def forward(self, x: Tensor, context: Tensor | None = None) -> Tensor:

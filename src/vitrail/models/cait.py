@@ -11,6 +11,7 @@ from vitrail.layers.norm import EPSILON
 from vitrail.layers.pooling import ClassStage
 from vitrail.layers.position import LearnedPositions
 from vitrail.layers.residual import Block, Branch, Residual
+from vitrail.layers.sample_draws import Dropout
 from vitrail.models.backbone import head_of, stem_of
 from vitrail.models.contract import Features, to_maps
 from vitrail.models.trunk import TrunkConfig, TrunkModel, layer_scale_of, make_trunk
@@ -57,6 +58,7 @@ class CaiT(TrunkModel):
     def __init__(self, config: CaiTConfig) -> None:
         super().__init__(config)
         self.stem = stem_of(config)
+        self.drop_patches = Dropout(config.dropout)
         self.positions = LearnedPositions(config.dim, grid=self.stem.grid(*config.size))
         self.blocks = make_trunk(config)
         self.class_stage = (

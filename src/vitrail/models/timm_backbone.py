@@ -7,6 +7,7 @@ from typing import Any
 
 import timm
 import timm.data
+import timm.layers
 import timm.models
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,7 @@ from vitrail.layers.classifier import make_classifier
 from vitrail.layers.grid import Grid
 from vitrail.layers.norm import EPSILON
 from vitrail.layers.pooling import make_pooling_stage
+from vitrail.layers.sample_draws import Dropout, DropPath
 from vitrail.models.contract import (
     HEAD,
     Features,
@@ -324,7 +326,18 @@ def make_backbone(config: TimmConfig, *, is_pretrained: bool = False, weights: d
             raise
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ValueError(f"timm/{config.timm_name} can't be built with these settings: {reason}") from error
+    use_our_draws(backbone)
     return with_small_stem(backbone, config) if config.small_images else backbone
+
+
+def use_our_draws(backbone: nn.Module) -> None:
+    """Put our stochastic depth and dropout, whose draws belong to a sample, into the places of timm's and torch's."""
+    for parent in list(backbone.modules()):
+        for name, child in list(parent.named_children()):
+            if isinstance(child, timm.layers.DropPath) and child.scale_by_keep:
+                setattr(parent, name, DropPath(child.drop_prob))
+            elif type(child) is nn.Dropout and child.p > 0.0 and name != "attn_drop":  # whose rate fused kernels read
+                setattr(parent, name, Dropout(child.p))
 
 
 def with_small_stem(backbone: Any, config: TimmConfig) -> Any:

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from vitrail.layers.attention import SelfAttention, TalkingHeadsAttention
 from vitrail.layers.classifier import MlpClassifier
@@ -25,6 +24,7 @@ from vitrail.layers.residual import (
     ScalarBias,
     ScalarScale,
 )
+from vitrail.layers.sample_draws import Dropout
 from vitrail.models.backbone import Backbone
 from vitrail.models.config import ImageConfig
 
@@ -163,6 +163,7 @@ class TrunkModel(Backbone):
 
     config: TrunkConfig
     positions: LearnedPositions
+    drop_patches: Dropout  # at the input of the trunk
 
     @property
     def grid(self) -> Grid:
@@ -183,12 +184,7 @@ class TrunkModel(Backbone):
         """Patches with their positions, [batch, length, dim], and their grid."""
         self.check_images(images)
         grid = self.stem.grid(*images.shape[-2:])
-        return self.drop(self.stem(images).flatten(2).transpose(1, 2) + self.positions.for_grid(grid)), grid
-
-    def drop(self, x: Tensor) -> Tensor:
-        """Apply dropout at the input of the trunk."""
-        rate = self.config.dropout
-        return functional.dropout(x, rate, self.training) if rate else x
+        return self.drop_patches(self.stem(images).flatten(2).transpose(1, 2) + self.positions.for_grid(grid)), grid
 
 
 def apply_fixup(blocks: nn.ModuleList, head: nn.Module, *, dim: int) -> None:

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from vitrail.layers.norm import EPSILON
 from vitrail.layers.position import LearnedPositions
+from vitrail.layers.sample_draws import Dropout
 from vitrail.models.backbone import head_of, stem_of
 from vitrail.models.contract import Features, to_maps
 from vitrail.models.trunk import TrunkConfig, TrunkModel, make_trunk
@@ -49,6 +50,8 @@ class VisionTransformer(TrunkModel):
         super().__init__(config)
         self.stem = stem_of(config)
         num_tokens = config.num_tokens
+        self.drop_patches = Dropout(config.dropout)
+        self.drop_tokens = Dropout(config.dropout)
         self.positions = LearnedPositions(
             config.dim,
             grid=self.stem.grid(*config.size),
@@ -71,7 +74,7 @@ class VisionTransformer(TrunkModel):
         """Put the special tokens before the patches."""
         assert self.tokens is not None
         tokens = self.tokens if self.positions.tokens is None else self.tokens + self.positions.tokens
-        return torch.cat([self.drop(tokens.expand(patches.shape[0], -1, -1)), patches], dim=1)
+        return torch.cat([self.drop_tokens(tokens.expand(patches.shape[0], -1, -1)), patches], dim=1)
 
     def features(self, images: Tensor, *, levels: Sequence[int] = ()) -> Features:
         wanted = self.check_levels(levels)

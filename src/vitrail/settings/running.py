@@ -32,7 +32,7 @@ class RunSettings(Section):
     sync_batch_norm: bool = True
     """statistics of batch normalisation over the images of all processes; false: each process has its own"""
     micro_batch: PositiveInt | None = None
-    """images that a device computes at a time; null: found by measurement"""
+    """images that a device computes at a time; null: what fits a GPU, and on a CPU by the model's size and the cores"""
     checkpointing: bool = False
     """recompute activations in the backward pass: less memory, more time"""
     compile: bool = False
@@ -44,6 +44,6 @@ class RunSettings(Section):
     on_nan: Literal["stop", "skip"] = "stop"
     """what to do when loss or gradients are not finite"""
     threads: PositiveInt | None = Field(default=None, le=1024)
-    """threads that torch uses on a CPU; null: torch's own choice"""
+    """cores of a CPU to compute on; null: as many as torch takes, which is all of them or OMP_NUM_THREADS"""
     trackers: tuple[Literal["tensorboard", "wandb"], ...] = ()
     """trackers that metrics are sent to, besides metrics.jsonl: tensorboard, wandb"""

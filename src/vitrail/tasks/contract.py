@@ -59,6 +59,7 @@ class Losses(NamedTuple):
 
     total: Tensor  # a scalar to call backward on
     parts: dict[str, Tensor]  # detached scalars by name, logged as they are
+    seen: Any = None  # what the objective is to note of this batch
 
 
 class StepContext(NamedTuple):
@@ -74,17 +75,22 @@ class Objective(ABC, Generic[B]):
     """A training procedure: it runs the model on a prepared batch and says what the answers cost.
 
     One that remembers something from step to step (a memory of embeddings, a target network) overrides the methods of
-    state. Calls of a step's micro-batches leave what they saw to the end of the step. After the optimizer's step comes
-    `after_step`, or `skip_step` where no step was made (a loss that is not finite, a trial of the batch size). Between
-    steps the state is all that the rest of a run depends on, so it belongs into checkpoints. Where several processes
-    train together, all of them make every one of these calls, in the same order.
+    state. What a micro-batch leaves to the end of the step is `Losses.seen`, which `note` gets in the order of the
+    micro-batches. After the optimizer's step comes `after_step`, or `skip_step` where no step was made (a loss that is
+    not finite, a trial of the batch size). Between steps the state is all that the rest of a run depends on, so it
+    belongs into checkpoints. Where several processes train together, all of them make every one of these calls, in the
+    same order.
     """
 
     exchanges: ClassVar[bool] = False  # whether processes talk to each other while a batch is judged
+    is_divisible: ClassVar[bool] = False  # whether threads may judge several batches at a time: a call changes nothing
 
     @abstractmethod
     def __call__(self, model: nn.Module, batch: B) -> Losses:
         """Judge a batch that the task has prepared."""
+
+    def note(self, seen: Any) -> None:
+        """Remember what a micro-batch of the step left."""
 
     def after_step(self, model: nn.Module) -> None:
         """Take in what the micro-batches left and the model's new weights; the bare model, not one that wraps it."""

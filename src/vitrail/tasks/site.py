@@ -96,4 +96,5 @@ class Site:
     seed: int = 0  # of the stage
     stage: int = 0
     folder: Path | None = None  # of the run; None: nothing is written, as for a plan
+    num_lanes: int | None = None  # threads that evaluate batches side by side on a CPU; None: as many as torch has
     is_sharded: bool = False  # whether all processes must take part in every forward pass

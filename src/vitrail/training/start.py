@@ -39,7 +39,11 @@ def train_here(recipe: Recipe, folder: RunFolder, *, again: list[str] | None, is
             file = Path(place) / "recipe.yaml"
             file.write_text(write_yaml(recipe), encoding="utf-8")
             return launch(["train", str(file), f"out={folder.path}"], recipe.run)
-    return _train(recipe, folder, is_told=is_told)
+    threads = torch.get_num_threads()
+    try:
+        return _train(recipe, folder, is_told=is_told)
+    finally:
+        torch.set_num_threads(threads)
 
 
 @contextlib.contextmanager
@@ -57,8 +61,6 @@ def _own_code_for_children() -> Iterator[None]:
 
 
 def _train(recipe: Recipe, folder: RunFolder, *, is_told: bool) -> int:
-    if recipe.run.threads is not None:
-        torch.set_num_threads(recipe.run.threads)
     with joined_world(choose_device(recipe.run.device)) as (world, device):
         progress = Progress(is_shown=world.is_main)
         if not world.is_main:

@@ -41,6 +41,7 @@ class ClassificationEvaluator(Evaluator):
             normalize=task.normalize,
             device=site.device,
             dtype=site.dtype,
+            num_lanes=site.num_lanes,
         )
         for logits, batch in found:
             if len(batch.indices) == 0:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +23,8 @@ class Supervised(Objective[ImageBatch]):
     Both losses are means over the batch, never over the weights of its classes, so that the mean of equal parts of a
     batch (micro-batches, ranks) is the loss of the whole.
     """
+
+    is_divisible: ClassVar[bool] = True
 
     # One of LOSSES, images with several classes need "bce"; or a user's own, from logits and targets to a number.
     loss: str | Callable[[Tensor, Tensor], Tensor] = "cross_entropy"

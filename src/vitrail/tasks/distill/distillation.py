@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +26,8 @@ class Distillation(Objective[ImageBatch]):
     L is the loss on labels, cross-entropy or binary cross-entropy; the teacher's labels are not smoothed. A batch that
     carries `answers` is not shown to the teacher.
     """
+
+    is_divisible: ClassVar[bool] = True
 
     supervised: Supervised
     settings: TeacherSettings = field(default_factory=TeacherSettings)  # the kind, t, and the weight of the teacher

@@ -82,6 +82,7 @@ def recompute(memory: Memory, task: "Embed", loaders: Loaders) -> None:
         normalize=task.normalize,
         device=site.device,
         dtype=site.dtype,
+        num_lanes=site.num_lanes,
     )
     for embeddings, batch in found:
         vectors.append(embeddings.cpu())

@@ -25,6 +25,7 @@ class Grafit(Objective[ImageBatch]):
     """
 
     exchanges = True  # the memory is shared among the processes
+    is_divisible = True
 
     def __init__(
         self,
@@ -54,8 +55,7 @@ class Grafit(Objective[ImageBatch]):
         output = model(images)
         if not isinstance(output, Embedded):
             raise ValueError("the losses of embeddings need an EmbeddingModel in training mode")
-        if self.memory is not None:
-            self._seen.append((output.projection[::num_views].detach(), batch.indices))
+        seen = None if self.memory is None else (output.projection[::num_views].detach(), batch.indices)
         parts: dict[str, Tensor] = {}
         if self.settings.knn > 0.0:
             parts["knn"] = self._knn(output, batch, num_views)
@@ -67,7 +67,12 @@ class Grafit(Objective[ImageBatch]):
             projections = output.projection.float().unflatten(0, (-1, num_views))
             parts["triplet"] = triplet_loss(projections, margin=self.settings.margin)
         total = torch.stack([getattr(self.settings, name) * part for name, part in parts.items()]).sum()
-        return Losses(total, {name: part.detach() for name, part in parts.items()})
+        return Losses(total, {name: part.detach() for name, part in parts.items()}, seen)
+
+    def note(self, seen: Any) -> None:
+        """Remember the embeddings of a micro-batch."""
+        if seen is not None:
+            self._seen.append(seen)
 
     def _knn(self, output: Embedded, batch: ImageBatch, num_views: int) -> Tensor:
         assert self.memory is not None

@@ -34,6 +34,9 @@ class TargetNetwork:
         for part in self.network.modules():
             if isinstance(part, _BatchNorm):
                 part.train()
+                part.momentum = (
+                    0.0  # running statistics are not used: batches that are judged together leave them alone
+                )
 
     @torch.no_grad()
     def __call__(self, images: Tensor) -> Tensor:

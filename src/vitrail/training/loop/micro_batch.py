@@ -1,22 +1,25 @@
-"""How many samples a device takes at a time, found by measurement: the most that fit a GPU, the fastest on a CPU."""
+"""How many samples a device takes at a time: the most that fit a GPU; on a CPU by a rule of sizes, never by a clock."""
 
 import contextlib
 import copy
 import logging
-import time
+import os
 from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from vitrail.training.parallel.distributed import World
 
 _LOGGER = logging.getLogger(__name__)
-_LARGEST, _SMALLEST = 1024, 8
-# A CPU is fastest when activations stay in its caches; nothing is gained above this.
-_LARGEST_ON_CPU = 128
-_ENOUGH_SECONDS = 3.0
+_LARGEST = 1024
+# A CPU is fastest where activations stay near its caches, and hardly slower from 8 samples on (docs/benchmarks.md).
+_LARGEST_ON_CPU, _ENOUGH_ON_CPU = 128, 8
+_ACTIVATIONS_ON_CPU = 64 * 2**20  # bytes that are kept for the backward pass of a micro-batch
+_SMALLEST_OF_LANE = 4  # samples: fewer cost more than another lane wins
 _SHARE_OF_MEMORY = 0.9  # that a trial of several devices may fill
+_SHARE_OF_MACHINE = 0.5  # of its memory, that activations of all lanes may take
 
 
 def choose_micro_batch(
@@ -25,43 +28,78 @@ def choose_micro_batch(
     *,
     num_samples: int,
     num_views: int = 1,
+    num_lanes: int = 1,
     device: torch.device,
     together: World | None = None,
 ) -> int:
     """The micro-batch for `num_samples` a step, always even; `judge` gives the loss of a batch of so many.
 
-    Steps of a copy of the model are timed to find it; of a divided model, which can't be copied, its own, and then all
-    processes go by what the main one of `together` measures. Batch normalisation learns something else from other
-    parts of a batch, so with it the choice must not depend on a clock: on a CPU it is all that is ever taken.
+    A GPU tries what fits its memory, on a copy of the model; with a divided model, which can't be copied, on itself,
+    and then all processes of `together` do the same. On other devices it follows from what two samples keep for the
+    backward pass. Batch normalisation learns something else from other parts of a batch: with it, it is all that is
+    ever taken.
     """
-    if device.type != "cuda" and any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in model.modules()):
-        return _even(min(num_samples, _LARGEST_ON_CPU // num_views))
+    if device.type != "cuda":
+        return _choose_by_sizes(model, judge, num_samples=num_samples, num_views=num_views, num_lanes=num_lanes)
     trial = copy.deepcopy(model) if together is None else model
 
-    def seconds(count: int) -> float:
-        _synchronize(device)
-        start = time.perf_counter()
+    def attempt(count: int) -> None:
         judge(trial, count).backward()
-        _synchronize(device)
-        passed = time.perf_counter() - start
-        return passed if together is None else together.share(passed)
+        torch.cuda.synchronize(device)
 
     largest = _even(min(num_samples, _LARGEST))
     with _kept_buffers(model):
-        if device.type != "cuda":
-            count = _fastest(largest, seconds)
+        # Beside the weights and gradients there will be two moments of the optimizer and a moving average: a copy of
+        # the model takes the place of one of them here, this of the others.
+        num_reserved = 2 if together is None else 3
+        reserved = [torch.empty_like(parameter) for parameter in model.parameters() for _ in range(num_reserved)]
+        if together is None:
+            count = _largest_that_fits(largest, attempt)
         else:
-            # Beside the weights and gradients there will be two moments of the optimizer and a moving average: a copy
-            # of the model takes the place of one of them here, this of the others.
-            num_reserved = 2 if together is None else 3
-            reserved = [torch.empty_like(parameter) for parameter in model.parameters() for _ in range(num_reserved)]
-            if together is None:
-                count = _largest_that_fits(largest, seconds)
-            else:
-                count = _largest_by_doubling(largest, seconds, device=device, together=together)
-            del reserved
+            count = _largest_by_doubling(largest, attempt, device=device, together=together)
+        del reserved
     model.zero_grad()
     return count
+
+
+def _choose_by_sizes(
+    model: nn.Module, judge: Callable[[nn.Module, int], Tensor], *, num_samples: int, num_views: int, num_lanes: int
+) -> int:
+    if any(isinstance(part, _BatchNorm) and part.training for part in model.modules()):
+        return _even(min(num_samples, _LARGEST_ON_CPU // num_views))
+    with _kept_buffers(model):
+        size = max(1, count_kept_bytes(model, lambda: judge(model, 2)) // 2)
+    suits_caches = min(max(_ENOUGH_ON_CPU, _ACTIVATIONS_ON_CPU // size), _LARGEST_ON_CPU)
+    fits_memory = int(_SHARE_OF_MACHINE * memory_of_machine() / num_lanes) // size
+    fills_lanes = max(_SMALLEST_OF_LANE, -(-num_samples // num_lanes))
+    count = _even(min(num_samples, suits_caches, fits_memory, fills_lanes))
+    _LOGGER.info("micro-batch of %d: a sample keeps %.1f MB for the backward pass", count, size / 1e6)
+    return count
+
+
+def count_kept_bytes(model: nn.Module, run: Callable[[], Tensor]) -> int:
+    """Bytes that a forward pass keeps for the backward pass, beside the weights."""
+    weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    kept: dict[int, int] = {}
+
+    def note(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        loss = run()
+    del loss
+    return sum(kept.values())
+
+
+def memory_of_machine() -> int:
+    """Bytes of memory that the machine has."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # Windows does not tell in this way
+        return 8 * 2**30
 
 
 @contextlib.contextmanager
@@ -73,12 +111,12 @@ def _kept_buffers(model: nn.Module) -> Iterator[None]:
         buffer.copy_(before[name])
 
 
-def _largest_that_fits(largest: int, seconds: Callable[[int], float]) -> int:
+def _largest_that_fits(largest: int, attempt: Callable[[int], None]) -> int:
     count = largest
     while True:
         try:
             for _ in range(2):  # gradients take their memory in the first backward pass
-                seconds(count)
+                attempt(count)
             return count
         except torch.cuda.OutOfMemoryError:
             torch.cuda.empty_cache()
@@ -90,9 +128,7 @@ def _largest_that_fits(largest: int, seconds: Callable[[int], float]) -> int:
             count = _even(count // 2)
 
 
-def _largest_by_doubling(
-    largest: int, seconds: Callable[[int], float], *, device: torch.device, together: World
-) -> int:
+def _largest_by_doubling(largest: int, attempt: Callable[[int], None], *, device: torch.device, together: World) -> int:
     """Doubling as long as twice the activations fit every device: running out in one would leave the others waiting."""
     count = 2
     total = torch.cuda.get_device_properties(device).total_memory
@@ -100,7 +136,7 @@ def _largest_by_doubling(
     while count < largest:
         torch.cuda.reset_peak_memory_stats(device)
         for _ in range(2):  # gradients take their memory in the first backward pass
-            seconds(count)
+            attempt(count)
         peak = torch.cuda.max_memory_allocated(device)
         [is_full] = together.any(peak + (peak - before) > _SHARE_OF_MEMORY * total)
         if is_full:
@@ -109,29 +145,6 @@ def _largest_by_doubling(
     return count
 
 
-def _fastest(largest: int, seconds: Callable[[int], float]) -> int:
-    """The fastest size, found by doubling: a CPU has its best where the activations fit its caches."""
-    count = _even(min(largest, _SMALLEST))
-    seconds(count)  # the first pass of a process is slow
-    best, best_rate, spent = count, 0.0, 0.0
-    while True:
-        first, second = seconds(count), seconds(count)
-        rate, spent = count / min(first, second), spent + first + second
-        if rate > 1.03 * best_rate:
-            best, best_rate = count, rate
-        is_largest = count >= min(largest, _LARGEST_ON_CPU)
-        if is_largest or rate < 0.9 * best_rate or spent > _ENOUGH_SECONDS:
-            break
-        count = _even(min(2 * count, largest))
-    _LOGGER.info("micro-batch of %d: %.0f images/s in steps alone", best, best_rate)
-    return best
-
-
 def _even(count: int) -> int:
     """The size made even, because neighbours are mixed in pairs."""
     return max(2, count - count % 2)
-
-
-def _synchronize(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

@@ -8,19 +8,23 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from vitrail.data.contract import Batch
 from vitrail.data.loader import Loader
+from vitrail.evaluation.lanes import Lanes
 from vitrail.evaluation.predict import autocast, choose_device, choose_precision
 from vitrail.settings.recipe import Recipe
 from vitrail.settings.text import stage_of
 from vitrail.tasks import find_task
-from vitrail.tasks.contract import StepContext, Task, TaskData
+from vitrail.tasks.contract import Losses, StepContext, Task, TaskData
 from vitrail.tasks.site import Site
 from vitrail.training.loop.ema import MovingAverage
 from vitrail.training.loop.freezing import freeze
 from vitrail.training.loop.micro_batch import choose_micro_batch
+from vitrail.training.loop.planned import can_have_lanes, make_trial
+from vitrail.training.loop.replicas import Replicas
+from vitrail.training.parallel.distributed import World
 
 _SECONDS = 1.5  # of each measurement
 _LOADED_AT_ONCE = 16  # samples; the speed of loading hardly depends on it
@@ -44,11 +48,12 @@ class StagePlan:
     answer_speed: float
     loading_speed: float
     workers: int
+    num_lanes: int  # micro-batches that a CPU computes side by side
     memory: int | None  # bytes at the peak; None: this kind of device does not tell
 
     @property
     def speed(self) -> float:
-        """Images a second of training: workers load beside the steps; without them loading happens in between."""
+        """Images a second of training: workers load beside the steps; without them, the cores that compute do it."""
         return self._with_loading(self.step_speed)
 
     @property
@@ -67,7 +72,9 @@ class StagePlan:
         return self.num_steps * self.batch_size / self.speed + self.num_answers / self._with_loading(self.answer_speed)
 
     def _with_loading(self, speed: float) -> float:
-        return min(speed, self.loading_speed) if self.workers else 1.0 / (1.0 / speed + 1.0 / self.loading_speed)
+        if self.workers:
+            return min(speed, self.loading_speed)
+        return 1.0 / (1.0 / speed + 1.0 / (self.num_lanes * self.loading_speed))
 
 
 @dataclass(frozen=True, repr=False)
@@ -95,6 +102,14 @@ class Plan:
 
 def make_plan(recipe: Recipe) -> Plan:
     """Measure every stage of a recipe. Nothing is written, and weights to start from are not needed."""
+    threads = torch.get_num_threads()
+    try:
+        return _make_plan(recipe)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _make_plan(recipe: Recipe) -> Plan:
     device = choose_device(recipe.run.device)
     dtype = choose_precision(recipe.run.precision, device)
     site = Site(device=device, dtype=dtype, seed=recipe.seed)
@@ -138,6 +153,7 @@ def measure_stage(task: Task[Any], data: TaskData, *, memory: "_Memory") -> Stag
         answer_speed=answer_speed,
         loading_speed=measure_loading(loaders.train),
         workers=loaders.train.num_workers,
+        num_lanes=trial.num_lanes,
         memory=peak,
     )
 
@@ -177,6 +193,7 @@ class _Trial:
         self.optimizer = recipe.optimizer.build(self.model, lr=recipe.lr)
         decay = recipe.regularisation.ema
         self.average = MovingAverage(self.model, decay=decay) if decay else None
+        self.num_lanes = 1
         num_ranks = recipe.run.devices * recipe.run.nodes
         self.num_samples = -(-min(recipe.batch_size, data.num_train) // num_ranks)  # of a step on one device
 
@@ -185,54 +202,69 @@ class _Trial:
         return max(1, min(self.recipe.batch_size, self.num_samples) // max(2, micro_batch))
 
     def choose_micro_batch(self) -> int:
-        """The recipe's micro-batch, or the one that measurement finds; a slow device tries small ones only."""
-        if self.recipe.run.micro_batch is not None:
-            return self.recipe.run.micro_batch
-        num_samples = self.num_samples
-        if self.device.type == "cpu":
-            pair = self.task.example(2)
-            self._pass(pair)  # the first pass of a process is slow
-            pairs = 4 * _SECONDS / _time(lambda: self._pass(pair), self.device)
-            num_samples = min(num_samples, 2 ** max(3, round(math.log2(2 * pairs))))
-        self.optimizer.zero_grad()
-        return choose_micro_batch(
+        """The recipe's micro-batch, or the one that the run would take; with how many lanes, is noted here."""
+        num_cores, threads = self.recipe.run.threads or torch.get_num_threads(), 1
+        has_lanes = can_have_lanes(self.model, self.objective, self.task, world=World())
+        micro_batch = self.recipe.run.micro_batch or choose_micro_batch(
             self.model,
-            lambda model, count: self._judge(model, self.task.example(count)),
-            num_samples=num_samples,
+            make_trial(self.task, self.objective),
+            num_samples=self.num_samples,
             num_views=self.task.num_views,
+            num_lanes=num_cores if has_lanes else 1,
             device=self.device,
         )
+        if has_lanes:
+            num_parts = -(-self.num_samples // micro_batch)
+            threads = max(1, num_cores // num_parts)
+            self.num_lanes = min(num_parts, num_cores // threads)
+            torch.set_num_threads(threads)
+        return micro_batch
 
     def measure_steps(self, micro_batch: int) -> float:
         """Samples a second of whole steps, the optimizer's share of them included."""
         num_parts = -(-self.num_samples // micro_batch)
         batch = self.task.example(min(micro_batch, self.num_samples))
-        self._pass(batch)
-        self._finish()
-        seconds = num_parts * _repeat(lambda: self._pass(batch), self.device) + _repeat(self._finish, self.device)
-        return num_parts * batch.num_samples / seconds
+        with Lanes(self.num_lanes, threads=torch.get_num_threads()) as lanes:
+            replicas = Replicas(self.model, lanes=lanes) if self.num_lanes > 1 else None
+
+            def compute() -> None:
+                if replicas is None:
+                    self._judge(self.model, batch).total.backward()
+                else:
+                    list(replicas.judge(lambda replica, part: self._learn(replica.model, part), [batch] * lanes.count))
+
+            compute()
+            self._finish()
+            seconds = -(-num_parts // self.num_lanes) * _repeat(compute, self.device)
+        return num_parts * batch.num_samples / (seconds + _repeat(self._finish, self.device))
 
     def measure_answers(self, micro_batch: int) -> float:
         """Samples a second of evaluation."""
         batch = self.task.example(min(micro_batch, self.num_samples))
         self.model.eval()
-        with torch.inference_mode(), autocast(self.device, self.dtype):
-            seconds = _repeat(lambda: self.task.respond(self.model, self.task.prepare(batch, _AT)), self.device)
-        return batch.num_samples / seconds
 
-    def _judge(self, model: nn.Module, batch: Batch) -> Tensor:
+        def respond(part: Batch) -> None:
+            with torch.inference_mode(), autocast(self.device, self.dtype):
+                self.task.respond(self.model, self.task.prepare(part, _AT))
+
+        with Lanes(self.num_lanes, threads=torch.get_num_threads()) as lanes:
+            seconds = _repeat(lambda: list(lanes.map(respond, [batch] * lanes.count)), self.device)
+        return self.num_lanes * batch.num_samples / seconds
+
+    def _learn(self, model: nn.Module, batch: Batch) -> Losses:
+        losses = self._judge(model, batch)
+        losses.total.backward()
+        return losses
+
+    def _judge(self, model: nn.Module, batch: Batch) -> Losses:
         with autocast(self.device, self.dtype):
-            loss = self.objective(model, self.task.prepare(batch, _AT)).total
-        self.objective.skip_step()
-        return loss
-
-    def _pass(self, batch: Batch) -> None:
-        self._judge(self.model, batch).backward()
+            return self.objective(model, self.task.prepare(batch, _AT))
 
     def _finish(self) -> None:
         """What a step does once, after the passes."""
         nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.optimizer.clip or math.inf)
         self.optimizer.step()
+        self.optimizer.zero_grad()
         self.objective.after_step(self.model)
         if self.average is not None:
             self.average.update(self.model)

@@ -4,30 +4,32 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from vitrail.data.contract import Batch
-from vitrail.data.draws import Draws, seed_of_stage
+from vitrail.data.draws import seed_of_stage
 from vitrail.data.sampler import count_parts
-from vitrail.evaluation.predict import autocast
+from vitrail.evaluation.lanes import Lanes
 from vitrail.settings.recipe import Recipe
 from vitrail.tasks import find_task
-from vitrail.tasks.contract import Initial, Losses, Measure, StepContext, Task, TaskData
+from vitrail.tasks.contract import Initial, Measure, Task, TaskData
 from vitrail.tasks.site import Site
 from vitrail.training.loop.ema import MovingAverage
 from vitrail.training.loop.freezing import freeze
+from vitrail.training.loop.gradients import StepGradients
+from vitrail.training.loop.held_up import HeldUp
 from vitrail.training.loop.interruption import Interrupted
 from vitrail.training.loop.not_finite import describe_not_finite, find_not_finite
-from vitrail.training.loop.planned import plan_micro_batch
+from vitrail.training.loop.planned import plan_compute
+from vitrail.training.loop.read_ahead import ReadAhead
 from vitrail.training.loop.schedule import set_schedules
 from vitrail.training.loop.stage_metrics import StageMetrics
 from vitrail.training.loop.surroundings import Surroundings
 from vitrail.training.parallel.batch_norm import is_synchronized, synchronize_statistics
-from vitrail.training.parallel.distributed import distribute, local_gradients
 from vitrail.training.parallel.exchange import Exchange
 from vitrail.training.parallel.sharding import (
     clip_gradients,
@@ -52,6 +54,7 @@ class Stage:
         self.folder, self.world, self.progress = around.folder, around.world, around.progress
         self.device, self.dtype = around.device, around.dtype
         self.seed = seed_of_stage(recipe.seed, number)
+        self.num_cores = around.num_cores
         self.task = self._make_task()
         self.data: TaskData = self.task.open()
         self.step = 0
@@ -68,6 +71,7 @@ class Stage:
             seed=self.seed,
             stage=self.number,
             folder=self.folder.path,
+            num_lanes=1 if self._is_divided else self.num_cores,
             is_sharded=self._is_divided,
         )
         return find_task(self.recipe.task)(self.recipe, site)
@@ -104,9 +108,16 @@ class Stage:
             shard(self.model, world=self.world, device=self.device, dtype=self.dtype)
         self.model.to(self.device)
         self.task.attach(self.model)
-        self.micro_batch = plan_micro_batch(
-            self.model, self.task, stage=self.number, num_samples=self._rank_batch, folder=self.folder, world=self.world
+        plan = plan_compute(
+            self.model,
+            self.task,
+            stage=self.number,
+            num_samples=self._rank_batch,
+            num_cores=self.num_cores,
+            folder=self.folder,
+            world=self.world,
         )
+        torch.set_num_threads(plan.threads)
         if recipe.run.sync_batch_norm and self.world.num_ranks > 1:  # from here on all processes keep step
             synchronize_statistics(self.model)
         self.optimizer = recipe.optimizer.build(self.model, lr=recipe.lr)
@@ -118,7 +129,7 @@ class Stage:
         self.num_parts = count_parts(
             min(recipe.batch_size, self.data.num_train),
             num_ranks=self.world.num_ranks,
-            micro_batch=self.micro_batch,
+            micro_batch=plan.micro_batch,
             keeps_pairs=self.task.keeps_pairs,
         )
         self.loaders = self.task.make_loaders(num_parts=self.num_parts, listing=self.folder.quarantine_file)
@@ -136,8 +147,16 @@ class Stage:
         self.exchange = Exchange(self.world)
         if state is not None:
             self._restore(state)
-        parallel = distribute(self.model, self.world, self.device)
-        self.parallel: nn.Module = torch.compile(parallel) if recipe.run.compile else parallel  # type: ignore[assignment]
+        self.gradients = StepGradients(
+            self.model,
+            self.task,
+            objective=self.objective,
+            sampler=self.sampler,
+            scaler=self.scaler,
+            world=self.world,
+            lanes=Lanes(plan.num_lanes, threads=plan.threads),
+        )
+        self.held_up = HeldUp(self.gradients.lanes)
 
     @property
     def _rank_batch(self) -> int:
@@ -152,10 +171,14 @@ class Stage:
     def run(self) -> None:
         """Take all steps that are left."""
         self._last_save = time.monotonic()
-        with self.progress.stage(self.recipe.model.name, total=self.total_steps, completed=self.step):
+        with (
+            self.gradients.lanes,
+            self.progress.stage(self.recipe.model.name, total=self.total_steps, completed=self.step),
+        ):
             while self.step < self.total_steps and not self._has_stalled():
-                for batches in self._steps_of_epoch():
-                    self._step(batches)
+                steps = ReadAhead(self._steps_of_epoch())
+                for batches in self.progress.waiting(steps):
+                    self._step(batches, meanwhile=steps.read)
                     is_due = self._is_evaluation_due()
                     if is_due:
                         self.evaluate()
@@ -174,23 +197,24 @@ class Stage:
         number, start = divmod(self.step, self.sampler.num_steps)
         batches = self.loaders.train.epoch(number, start_step=start)
         group: list[Batch] = []
-        for batch in self.progress.waiting(batches):
+        for batch in batches:
             group.append(batch)
             if len(group) == self.num_parts:
                 yield group
                 group = []
 
-    def _step(self, batches: list[Batch]) -> None:
-        """One step of the optimizer: the gradient of the global batch, summed over its micro-batches."""
+    def _step(self, batches: list[Batch], *, meanwhile: Callable[[], None]) -> None:
+        """One step of the optimizer: the gradient of the global batch, summed over its micro-batches.
+
+        `meanwhile` is called while micro-batches are computed.
+        """
         set_schedules(self.optimizer, self.schedules, step=self.step)
-        self._seed_model()
         loss = torch.zeros((), device=self.device)
         parts: dict[str, Tensor] = {}
-        for place, batch in enumerate(batches):
-            share = batch.num_samples * self.world.num_ranks / self.sampler.batch_size
-            with local_gradients(self.parallel, is_last=place == len(batches) - 1):
-                losses = self._judge(self.parallel, batch, place=place)
-                self.scaler.scale(losses.total * share).backward()
+        judged = self.gradients.add(batches, step=self.step, meanwhile=meanwhile)
+        for batch, losses in zip(batches, judged, strict=True):
+            share = self.gradients.share_of(batch)
+            self.objective.note(losses.seen)
             loss += losses.total.detach() * share
             for name, part in losses.parts.items():
                 parts[name] = parts.get(name, 0.0) + part * share
@@ -212,17 +236,6 @@ class Stage:
         [is_time] = self.exchange.results("log")
         if is_time or self.step in (1, self.total_steps):
             self._log_step(loss, norm, parts)
-
-    def _seed_model(self) -> None:
-        """Make dropped paths a function of the step too, so that a resumed run needs no random state."""
-        torch.manual_seed(Draws(self.seed, self.step, self.world.rank, "model").integer(2**62))
-
-    def _judge(self, model: nn.Module, batch: Batch, *, place: int) -> Losses:
-        """What the micro-batch at that place of the current step costs."""
-        first = self.sampler.first_places[place]
-        at = StepContext(self.seed, self.step // self.sampler.num_steps, self.step, first)
-        with autocast(self.device, self.dtype):
-            return self.objective(model, self.task.prepare(batch, at))
 
     def _tell_others(self, *, is_broken: bool) -> None:
         """Exchange, now and then, what one process knows and all must act on."""
@@ -264,10 +277,10 @@ class Stage:
             or is_synchronized(self.model)
             or (self.objective.exchanges and self.world.num_ranks > 1)
         )
-        self._seed_model()
+        self.gradients.seed(self.step)
         finding = find_not_finite(
             self.model,
-            None if is_exchanged else lambda batch, place: self._judge(self.model, batch, place=place),
+            None if is_exchanged else lambda batch, place: self.gradients.judge(batch, place=place, step=self.step),
             batches,
             has_own_gradients=self.world.num_ranks == 1,
         )
@@ -284,12 +297,19 @@ class Stage:
         if not self.world.is_main:
             return
         several = zip(parts, mean[1:], strict=True) if len(parts) > 1 else ()
+        attention = self.held_up.look()
+        if attention.is_news and self.device.type == "cpu":
+            self.progress.say(
+                f"other programs use the cores of this machine: the run has them {attention.core_share:.0%} of its "
+                "time, and is that much slower"
+            )
         record = {
             "loss": mean[0].item(),
             **{f"loss_{name}": value.item() for name, value in several},
             "lr": self.optimizer.param_groups[-1]["lr"],
             "gradient_norm": norm.item(),
             **({"num_skipped": self.num_skipped} if self.num_skipped else {}),
+            **({"core_share": attention.core_share} if self.device.type == "cpu" else {}),
         }
         self.metrics.note_step(record, step=self.step, epoch=self.epoch)
 

@@ -47,6 +47,7 @@ def train(recipe: Recipe, folder: RunFolder, *, world: World, device: torch.devi
             progress=progress,
             stop=stop,
             trackers=trackers,
+            num_cores=recipe.run.threads or torch.get_num_threads(),
         )
         for number in range(first, recipe.num_stages):  # what is wrong shows before days of training
             part = stage_of(recipe, number)
@@ -54,6 +55,7 @@ def train(recipe: Recipe, folder: RunFolder, *, world: World, device: torch.devi
                 raise ValueError("regularisation.early_stop needs evaluations, and data.val=none has none: drop one")
             find_task(part.task)(part, Site()).check()
         for number in range(first, recipe.num_stages):
+            torch.set_num_threads(around.num_cores)  # until the stage has planned its steps
             stage = Stage(stage_of(recipe, number), number=number, around=around)
             if world.is_main:
                 note_data(folder, stage.description, before=state.get("data", {}))

@@ -24,3 +24,4 @@ class Surroundings:
     progress: Progress
     stop: StopSignal
     trackers: Trackers
+    num_cores: int  # that this process computes on, where the device is a CPU

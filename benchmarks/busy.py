@@ -1,0 +1,150 @@
+"""How much of its speed the real loop keeps beside one busy process a core, and what torch's own threads keep.
+
+Each case is measured idle and busy in turn, several times, and the best of each counts: `vitrail train` in a process of
+its own, by the speed in its metrics.jsonl; a bare loop of the same model and batch with torch's threads; `vitrail
+predict` on a folder, by the difference between many and few images.
+
+python benchmarks/busy.py [--rounds 2]
+"""
+
+import argparse
+import contextlib
+import functools
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from measure import machine
+from PIL import Image
+from torch.nn import functional
+
+import vitrail
+from vitrail.data.checks import as_pair
+from vitrail.recipes import find_recipe
+from vitrail.settings.image_recipe import ImageRecipe
+from vitrail.settings.overriding import override
+
+RECIPES = {
+    "quickstart": ("small", "data=fashion", "steps=400", "evaluation.every=100"),
+    "deit_tiny 112": (
+        "fine_tune",
+        "data=shapes:size=112,count=640,val=64",
+        "init=random",
+        "steps=24",
+        "evaluation.every=100",
+    ),
+}
+FEW, MANY = 64, 448  # images of predict
+
+
+@contextlib.contextmanager
+def busy_cores(is_busy: bool) -> Iterator[None]:
+    """One process a core that does nothing but count."""
+    others = [
+        subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count() or 1) if is_busy
+    ]
+    try:
+        yield
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
+
+
+def vitrail_command(*words: str) -> None:
+    """The command line in a process of its own."""
+    subprocess.run(
+        [sys.executable, "-m", "vitrail", *words], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+
+
+def train_speed(words: tuple[str, ...]) -> float:
+    """Images a second of training, the median of what the run notes every few seconds."""
+    with tempfile.TemporaryDirectory() as place:
+        vitrail_command("train", *words, f"out={place}/run")
+        lines = [json.loads(line) for line in (Path(place) / "run" / "metrics.jsonl").read_text().splitlines()]
+    speeds = [line["images_per_second"] for line in lines if line["kind"] == "train"][1:]
+    return statistics.median(speeds)
+
+
+def bare_speed(words: tuple[str, ...]) -> float:
+    """Images a second of forward, backward and AdamW alone, with torch's threads; in a process of its own."""
+    command = [sys.executable, __file__, "--bare", json.dumps(words)]
+    return float(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+
+
+def run_bare(words: list[str]) -> float:
+    """What `bare_speed` runs."""
+    recipe = override(find_recipe(words[0]), dict(word.split("=", 1) for word in words[1:2]))
+    assert isinstance(recipe, ImageRecipe)
+    model = vitrail.create_model(
+        recipe.model.name, image_size=recipe.image_size, num_classes=10, **recipe.model.settings
+    )
+    optimizer = torch.optim.AdamW(model.train().parameters(), lr=1e-4)
+    images = torch.randn(recipe.batch_size, 3, *as_pair(recipe.image_size))
+    labels = torch.randint(10, (recipe.batch_size,))
+    times: list[float] = []
+    begun = time.perf_counter()
+    while time.perf_counter() - begun < 15.0 or len(times) < 5:
+        start = time.perf_counter()
+        functional.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        times.append(time.perf_counter() - start)
+    return recipe.batch_size / statistics.median(times[2:])
+
+
+def predict_speed(folder: Path) -> float:
+    """Images a second of `vitrail predict`, without its start."""
+    seconds = {}
+    for count in (FEW, MANY):
+        files = [str(path) for path in sorted(folder.glob("*.jpg"))[:count]]
+        start = time.perf_counter()
+        vitrail_command("predict", "deit_tiny", "init=random", *files)
+        seconds[count] = time.perf_counter() - start
+    return (MANY - FEW) / (seconds[MANY] - seconds[FEW])
+
+
+def measure(name: str, speed: Callable[[], float], *, rounds: int) -> None:
+    """Print a row: the best speed idle and busy."""
+    best = {False: 0.0, True: 0.0}
+    for _ in range(rounds):
+        for is_busy in best:
+            with busy_cores(is_busy):
+                best[is_busy] = max(best[is_busy], speed())
+    print(f"| {name} | {best[False]:.1f} | {best[True]:.1f} | {best[True] / best[False]:.2f} |", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--bare", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.bare:
+        print(run_bare(json.loads(arguments.bare)))
+        return
+    print(f"{machine()}, {os.cpu_count()} busy processes\n\n| what | idle images/s | busy | kept |\n|---|---|---|---|")
+    for name, words in RECIPES.items():
+        measure(f"{name}, `vitrail train`", functools.partial(train_speed, words), rounds=arguments.rounds)
+        measure(f"{name}, bare loop, torch's threads", functools.partial(bare_speed, words), rounds=arguments.rounds)
+    with tempfile.TemporaryDirectory() as place:
+        generator = np.random.default_rng(0)
+        for number in range(MANY):
+            pixels = np.kron(
+                generator.integers(0, 256, (12, 12, 3), dtype=np.uint8), np.ones((32, 32, 1), dtype=np.uint8)
+            )
+            Image.fromarray(pixels).save(Path(place) / f"{number:04}.jpg")
+        speed = functools.partial(predict_speed, Path(place))
+        measure("deit_tiny 224, `vitrail predict`", speed, rounds=arguments.rounds)
+
+
+if __name__ == "__main__":
+    main()
