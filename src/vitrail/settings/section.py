@@ -5,7 +5,7 @@ The sentence below each field is its description: `vitrail recipes show` prints 
 
 import math
 from collections.abc import Mapping, Set
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
@@ -39,7 +39,8 @@ class Section(BaseModel):
         if isinstance(field.default, Section):  # it looks at its own
             return value
         items = value if isinstance(value, (list, tuple)) else (value,)
-        if field.annotation not in (bool, bool | None) and any(isinstance(item, bool) for item in items):
+        takes_flags = field.annotation is bool or bool in get_args(field.annotation)
+        if not takes_flags and any(isinstance(item, bool) for item in items):
             raise PydanticCustomError("no_number", "true and false are no values of it")
         if isinstance(value, Mapping) and _has_infinite(value):  # of other fields pydantic sees to it
             raise PydanticCustomError("no_number", "numbers must be finite")
