@@ -146,7 +146,7 @@ def test_batches_are_copied_on_a_stream_of_their_own(monkeypatch: pytest.MonkeyP
         yield
         told.append("first stream")
 
-    pair = (Copied(),)
+    pair: Any = (Copied(),)
     user = SimpleNamespace(wait_stream=lambda stream: told.append("ordered"))
     monkeypatch.setattr(torch.cuda, "Stream", lambda device: object())
     monkeypatch.setattr(torch.cuda, "stream", streaming)
