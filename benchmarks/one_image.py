@@ -14,14 +14,13 @@ import io
 import json
 import statistics
 import tempfile
-import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
-from measure import in_fresh_process, machine
+from measure import CLOCKS, in_fresh_process, machine
 from torch import Tensor, nn
 
 import vitrail
@@ -36,7 +35,6 @@ CASES = [
     ("cait_xxs24", 224, 16),
     ("deit_small", 224, 16),
 ]
-CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
 ENGINES = {"onnxruntime": "ONNX Runtime", "openvino": "OpenVINO"}
 TOLERANCE = 1e-4
 
