@@ -1,6 +1,9 @@
 """A training step (forward, backward, AdamW) of vitrail against timm: speed, and peak memory.
 
-python benchmarks/training_step.py [--rounds 5] [--processes 3] [--dtype fp32]
+python benchmarks/training_step.py [--rounds 5] [--processes 3] [--dtype fp32] [--threads 1] [--clock cpu]
+
+Each side has the AdamW that its own training uses: timm's factory's, and ours, which is fused. With `--model-only` both
+have the same plain one. With one thread `--clock cpu` measures the time of the process.
 """
 
 import argparse
@@ -10,11 +13,13 @@ from collections.abc import Callable
 
 import timm
 import torch
-from measure import best_times, default_dtypes, in_fresh_process, machine, summarize
+from measure import CLOCKS, best_times, default_dtypes, in_fresh_process, machine, summarize
 from torch import nn
 from torch.nn import functional
 
 import vitrail
+from vitrail.settings.learning import OptimizerSettings
+from vitrail.training.loop.optimizer import build_optimizer
 
 CASES = [
     # ours, timm's, image size, batch
@@ -25,16 +30,21 @@ MEMORY_CASE = ("cait_xxs24", "cait_xxs24_384", 384, 4)
 SIDES = ("timm", "vitrail")
 
 
-def make_step(side: str, case: tuple[str, str, int, int], dtype: str) -> Callable[[], None]:
+def make_step(
+    side: str, case: tuple[str, str, int, int], dtype: str, *, is_model_only: bool = False
+) -> Callable[[], None]:
     """One optimisation step on random data; bf16 is autocast over float32 weights."""
     ours, peer, image_size, batch = case
     model: nn.Module
     if side == "timm":
         model = timm.create_model(peer, pretrained=False)
+        optimizer = timm.optim.create_optimizer_v2(model, "adamw", lr=1e-5)
     else:
         model = vitrail.create_model(ours, image_size=image_size, drop_path=0.0)
+        optimizer = build_optimizer(model, OptimizerSettings(name="adamw"), lr=1e-5)
+    if is_model_only:
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
     model.train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
     images, targets = torch.randn(batch, 3, image_size, image_size), torch.randint(0, 1000, (batch,))
 
     def step() -> None:
@@ -62,24 +72,31 @@ def main() -> None:
     parser.add_argument(
         "--dtype", choices=["fp32", "bf16"], action="append", help="default: fp32, and bf16 if the CPU has it"
     )
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--clock", choices=CLOCKS, default="wall", help="cpu: the time of the process")
+    parser.add_argument("--model-only", action="store_true", help="the same plain AdamW on both sides")
     parser.add_argument("--case", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--memory-of", choices=SIDES, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     torch.manual_seed(0)
+    torch.set_num_threads(arguments.threads)
     dtypes = arguments.dtype or default_dtypes()
     if arguments.memory_of:
         print(json.dumps(peak_memory_of(arguments.memory_of)))
         return
     if arguments.case is not None:
-        steps = [make_step(side, CASES[arguments.case], dtypes[0]) for side in SIDES]
-        print(json.dumps(best_times(*steps, rounds=arguments.rounds)))
+        case, only = CASES[arguments.case], arguments.model_only
+        steps = [make_step(side, case, dtypes[0], is_model_only=only) for side in SIDES]
+        print(json.dumps(best_times(*steps, rounds=arguments.rounds, clock=arguments.clock)))
         return
     print(f"{machine()}; timm {timm.__version__}\n")
     print("| model | image | batch | dtype | timm s/step | vitrail s/step | ratio (range) |")
     print("|---|---|---|---|---|---|---|")
-    for case, (ours, _, image_size, batch) in enumerate(CASES):
+    for number, (ours, _, image_size, batch) in enumerate(CASES):
         for dtype in dtypes:
-            options = ("--case", str(case), "--dtype", dtype, "--rounds", str(arguments.rounds))
+            options = ["--case", str(number), "--dtype", dtype, "--rounds", str(arguments.rounds)]
+            options += ["--threads", str(arguments.threads), "--clock", arguments.clock]
+            options += ["--model-only"] if arguments.model_only else []
             times = [in_fresh_process(__file__, *options) for _ in range(arguments.processes)]
             theirs, mine, ratio = summarize(times)
             print(f"| {ours} | {image_size} | {batch} | {dtype} | {theirs:.2f} | {mine:.2f} | {ratio} |", flush=True)

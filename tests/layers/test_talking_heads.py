@@ -3,6 +3,7 @@
 import io
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -10,13 +11,16 @@ import torch
 from torch import Tensor
 
 from vitrail.layers import talking_heads
+from vitrail.layers.kept_memory import KeptMemory
 from vitrail.layers.talking_heads import plan_tiles, prefers_fused, talking_heads_attention, working_dtype
 from vitrail.layers.talking_heads_forms import (
     HeadMixing,
+    KeptMaps,
     Tiling,
     attend_fused,
     attend_plain,
     attend_tiled,
+    attend_whole,
     differentiate_tiled,
 )
 
@@ -70,6 +74,12 @@ def with_gradients(function: Callable[..., Tensor], inputs: list[Tensor]) -> tup
     return output.detach(), [each for each in gradients if each is not None]
 
 
+def attend_scaled(query: Tensor, *, mixing: HeadMixing, **tokens: Tensor) -> Tensor:
+    """The form on whole maps, which takes the scale of the scores in the weights."""
+    weight = mixing.before_weight * query.shape[-1] ** -0.5
+    return attend_whole(query, mixing=replace(mixing, before_weight=weight), **tokens)
+
+
 TILINGS = [
     Tiling(images=1, rows=1000, is_mixed_by_row=True),
     Tiling(images=1, rows=3, is_mixed_by_row=True),
@@ -77,7 +87,7 @@ TILINGS = [
     Tiling(images=2, rows=1000, is_mixed_by_row=False),
     Tiling(images=1, rows=3, is_mixed_by_row=False),
 ]
-FORMS: dict[str, Callable[..., Tensor]] = {"plain": attend_plain, "fused": attend_fused} | {
+FORMS: dict[str, Callable[..., Tensor]] = {"plain": attend_plain, "fused": attend_fused, "whole": attend_scaled} | {
     f"{each.images} images, {each.rows} rows, by row {each.is_mixed_by_row}": partial(attend_tiled, tiling=each)
     for each in TILINGS
 }
@@ -126,6 +136,40 @@ def test_tiled_gradients_equal_those_of_the_definition(tiling: Tiling, heads: in
     )
     for name, one, other in zip(actual._fields, actual, expected, strict=True):
         assert torch.allclose(one, other, atol=1e-9, rtol=1e-9), name
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("batch", "heads", "length"), [(3, 4, 7), (5, 4, 196), (2, 2, 700), (40, 2, 20)])
+def test_keeping_the_maps_changes_no_bit(
+    batch: int, heads: int, length: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inputs = make_inputs(heads, length, batch=batch, dtype=dtype)
+    found = []
+    for limit in (0, 1 << 30):
+        memory = KeptMemory(limit)
+        monkeypatch.setattr(talking_heads, "MEMORY", memory)
+        found.append(with_gradients(apply, inputs))
+        assert (memory.held > 0) is (limit > 0)
+    (output, gradients), (kept_output, kept_gradients) = found
+    assert torch.equal(output, kept_output)
+    assert all(torch.equal(one, other) for one, other in zip(gradients, kept_gradients, strict=True))
+
+
+def test_maps_are_kept_up_to_a_limit_and_their_memory_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    query, key, value, *weights = (each.requires_grad_() for each in make_inputs(4, 9))
+    size = 4 * KeptMaps.count(query, key=key)
+    memory = KeptMemory(2 * size)
+    monkeypatch.setattr(talking_heads, "MEMORY", memory)
+    layers = [apply(query, key, value, *weights) for _ in range(3)]  # the third computes its maps once more
+    assert memory.held == 2 * size
+    first = torch.autograd.grad(layers[0].sum(), query, retain_graph=True)[0]
+    for layer in layers:
+        assert torch.equal(torch.autograd.grad(layer.sum(), query)[0], first)
+    del layer, layers
+    assert memory.take(size // 4, torch.float32) is not None
+    assert memory.held == 2 * size
+    assert memory.take(size // 2, torch.float32) is None  # one is in use, the other was given up
+    assert memory.held == size
 
 
 @pytest.mark.parametrize(("heads", "length"), [(1, 3), (2, 1), (2, 3)])

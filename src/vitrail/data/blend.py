@@ -171,7 +171,7 @@ class Blend:
             part = images[start : start + size - place]
             shares += [self._mix_batch(part, key=(*key, group))] * (len(part) // 2)
             start += len(part)
-        return torch.tensor(shares, device=images.device)
+        return _send(shares, images.device)
 
     def _mix_pairs(self, images: Tensor, *, key: tuple[int, ...], indices: Sequence[int]) -> Tensor:
         """Mixes each pair by the draws of its two indices, and says the shares of the partners [pairs]."""
@@ -183,8 +183,13 @@ class Blend:
                 _swap_neighbours(images[place : place + 2], mixing.box)
             shares.append(mixing.share)
             veils.append(mixing.share if mixing.box is None else 0.0)
-        _mix_neighbours(images, torch.tensor(veils, device=images.device))
-        return torch.tensor(shares, device=images.device)
+        _mix_neighbours(images, _send(veils, images.device))
+        return _send(shares, images.device)
+
+
+def _send(numbers: Sequence[float], device: torch.device) -> Tensor:
+    """Numbers as a tensor on the device, which the host does not wait for."""
+    return torch.tensor(numbers, pin_memory=device.type == "cuda").to(device, non_blocking=True)
 
 
 def _clipped_span(middle: int, *, length: int, stop: int) -> slice:

@@ -5,13 +5,25 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from vitrail.layers.attention import join_heads, split_heads
+from vitrail.layers.attention import SelfAttention, TalkingHeadsAttention, join_heads, split_heads
+from vitrail.layers.talking_heads import prefers_whole
+from vitrail.layers.talking_heads_forms import HeadMixing, attend_whole
 from vitrail.models.contract import Features, Model
 
 
 def add_to(x: Tensor, update: Tensor) -> Tensor:
     """x + update, in the memory of the update where autocast has not changed its type."""
     return update.add_(x) if update.dtype == x.dtype else x + update
+
+
+def add_product(x: Tensor, hidden: Tensor, layer: nn.Linear) -> Tensor:
+    """x + layer(hidden), in one product on a CPU: it adds to the sum of x and the bias."""
+    weight, bias = layer.weight, layer.bias
+    if x.device.type != "cpu" or bias is None or not x.dtype == hidden.dtype == weight.dtype:  # autocast changes types
+        return add_to(x, layer(hidden))
+    total = x.contiguous() + bias
+    total.view(-1, total.shape[-1]).addmm_(hidden.reshape(-1, hidden.shape[-1]), weight.t())
+    return total
 
 
 class FoldedResidual(nn.Module):
@@ -23,8 +35,15 @@ class FoldedResidual(nn.Module):
         self.mix = mix
 
     def forward(self, x: Tensor, context: Tensor | None = None) -> Tensor:
-        update = self.mix(self.norm(x)) if context is None else self.mix(self.norm(x), self.norm(context))
-        return add_to(x, update)
+        if context is not None:
+            return add_to(x, self.mix(self.norm(x), self.norm(context)))
+        if isinstance(self.norm, nn.Identity):  # x may be large, and is to be rounded once
+            return add_to(x, self.mix(x))
+        if isinstance(self.mix, SelfAttention):
+            return add_product(x, self.mix.gather(self.norm(x)), self.mix.proj)
+        if isinstance(self.mix, FoldedFeedForward):
+            return add_product(x, self.mix.hidden(self.norm(x)), self.mix.contract)
+        return add_to(x, self.mix(self.norm(x)))
 
 
 class FoldedFeedForward(nn.Module):
@@ -37,9 +56,33 @@ class FoldedFeedForward(nn.Module):
         self.contract = contract
 
     def forward(self, x: Tensor) -> Tensor:
+        return self.contract(self.hidden(x))
+
+    def hidden(self, x: Tensor) -> Tensor:
+        """What the second layer takes."""
         hidden = self.expand(x)
-        is_gelu = isinstance(self.activation, nn.GELU)
-        return self.contract(torch.ops.aten.gelu_(hidden) if is_gelu else self.activation(hidden))
+        return torch.ops.aten.gelu_(hidden) if isinstance(self.activation, nn.GELU) else self.activation(hidden)
+
+
+class FoldedTalkingHeads(TalkingHeadsAttention):
+    """Self-attention with talking heads, in the form that is the fastest where nothing is learnt."""
+
+    scaled_weight: Tensor  # [heads, heads]: that of the heads before the softmax with the scale of the scores
+
+    def __init__(self, attention: TalkingHeadsAttention) -> None:
+        nn.Module.__init__(self)
+        self.num_heads, self.before_proj = attention.num_heads, attention.before_proj
+        self.qkv, self.proj = attention.qkv, attention.proj
+        self.before_softmax, self.after_softmax = attention.before_softmax, attention.after_softmax
+        head_dim = self.proj.in_features // self.num_heads
+        self.register_buffer("scaled_weight", self.before_softmax.weight.detach() * head_dim**-0.5)
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        if (torch.is_grad_enabled() and query.requires_grad) or not prefers_whole(query, key=key):
+            return super().attend(query, key, value)
+        before, after = self.before_softmax, self.after_softmax
+        mixing = HeadMixing(self.scaled_weight, before.bias, after.weight, after.bias)
+        return join_heads(attend_whole(query, key=key, value=value, mixing=mixing))
 
 
 class FoldedCrossPatch(nn.Module):
@@ -134,9 +177,10 @@ class InFloat32(Model):
 
 
 def linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
-    """A linear layer that owns these tensors."""
+    """A linear layer that owns these tensors; on a CPU the weights lie input after input, as its products like them."""
     layer = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
-    layer.weight = nn.Parameter(weight.contiguous(), requires_grad=False)
+    stored = weight.t().contiguous().t() if weight.device.type == "cpu" else weight.contiguous()
+    layer.weight = nn.Parameter(stored, requires_grad=False)
     if bias is not None:
         layer.bias = nn.Parameter(bias.contiguous(), requires_grad=False)
     return layer

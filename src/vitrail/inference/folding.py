@@ -11,11 +11,12 @@ from vitrail.inference.folded_layers import (
     FoldedCrossPatch,
     FoldedFeedForward,
     FoldedResidual,
+    FoldedTalkingHeads,
     InFloat32,
     linear,
     pure_layer_norm,
 )
-from vitrail.layers.attention import ClassAttention, SelfAttention
+from vitrail.layers.attention import ClassAttention, SelfAttention, TalkingHeadsAttention
 from vitrail.layers.mixing import ConvolutionMix, CrossPatchLinear
 from vitrail.layers.mlp import FeedForward
 from vitrail.layers.norm import Affine, ChannelsLastBatchNorm
@@ -114,7 +115,7 @@ def fold_branch(branch: Branch, *, num_tokens: int) -> tuple[nn.Module, nn.Modul
         mix.qkv = absorb_before(mix.qkv, weight, shift)
         mix.proj = absorb_after(absorb_before(mix.proj, None, bias), scale)
         mix.before_proj = nn.Identity()
-        return norm, mix
+        return norm, FoldedTalkingHeads(mix) if isinstance(mix, TalkingHeadsAttention) else mix
     if isinstance(mix, ClassAttention):
         absorb_around_class_attention(mix, weight=weight, shift=shift, scale=scale)
         return norm, move_projections(mix) if num_tokens * mix.num_heads <= FEW_QUERIES else mix

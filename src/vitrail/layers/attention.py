@@ -32,8 +32,11 @@ class SelfAttention(nn.Module):
         self.proj = nn.Linear(dim, dim)
 
     def forward(self, tokens: Tensor, context: Tensor | None = None) -> Tensor:
-        mixed = self.attend(*self.project(tokens, context))
-        return self.proj(self.before_proj(mixed))
+        return self.proj(self.gather(tokens, context))
+
+    def gather(self, tokens: Tensor, context: Tensor | None = None) -> Tensor:
+        """What the last projection takes, [batch, length, heads * head_dim]."""
+        return self.before_proj(self.attend(*self.project(tokens, context)))
 
     def project(self, tokens: Tensor, context: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values, each [batch, heads, length, head_dim]."""

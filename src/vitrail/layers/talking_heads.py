@@ -8,8 +8,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from vitrail.layers.kept_memory import KeptMemory, machine_limit
 from vitrail.layers.talking_heads_forms import (
     HeadMixing,
+    KeptMaps,
     Tiling,
     attend_fused,
     attend_plain,
@@ -28,6 +30,8 @@ MANY_IMAGES = 4
 # and their kernels take heads of up to 256 dimensions.
 FUSED_MAX_HEADS = 4
 FUSED_MAX_DIM = 256
+# Where the maps of a CPU are kept for the backward pass.
+MEMORY = KeptMemory(machine_limit())
 
 
 def talking_heads_attention(
@@ -50,8 +54,9 @@ def talking_heads_attention(
         result[k]    = (sum_j after_weight[k, j] attention[j] + after_bias[k]) value[k]
 
     The result lies in memory as [batch, length, heads, head_dim]: joining its heads with `transpose(1, 2).flatten(2)`
-    copies nothing. For the backward pass only the inputs are kept and the maps are computed once more; that pass
-    cannot itself be differentiated.
+    copies nothing. For the backward pass a CPU keeps the maps up to a share of its memory; beyond it, and elsewhere,
+    only the inputs are kept and the maps are computed once more, with the same bits. That pass cannot itself be
+    differentiated.
     """
     mixing = HeadMixing(
         before_weight=before_weight, before_bias=before_bias, after_weight=after_weight, after_bias=after_bias
@@ -61,7 +66,7 @@ def talking_heads_attention(
         return attend_plain(query, key=key, value=value, mixing=mixing)
     inputs = (query, key, value, before_weight, before_bias, after_weight, after_bias)
     if torch.is_grad_enabled() and any(each.requires_grad for each in inputs):
-        return _Recomputed.apply(*inputs)
+        return _Differentiable.apply(_lend(query, key=key), *inputs)
     return _attend(query, key=key, value=value, mixing=mixing)
 
 
@@ -87,6 +92,14 @@ def prefers_fused(query: Tensor) -> bool:
     return heads == 1 or (is_low_precision and heads <= FUSED_MAX_HEADS and heads * head_dim <= FUSED_MAX_DIM)
 
 
+def prefers_whole(query: Tensor, *, key: Tensor) -> bool:
+    """Whether few products over whole maps are the fastest where nothing is learnt: on a CPU, for maps in its cache."""
+    if _needs_plain(query) or query.device.type != "cpu" or query.dtype not in (torch.float32, torch.float64):
+        return False
+    _, heads, num_queries, _ = query.shape
+    return heads * num_queries * key.shape[2] * query.element_size() <= CPU_TILE_BYTES
+
+
 def plan_tiles(query: Tensor, *, key: Tensor) -> Tiling:
     """Tiles that stay in cache: several small images, one image, or some of its rows."""
     batch, heads, num_queries, _ = query.shape
@@ -107,20 +120,22 @@ def _even_part(total: int, limit: int) -> int:
     return -(-total // num_parts)
 
 
-class _Recomputed(torch.autograd.Function):
-    """Talking-heads attention that saves its inputs and none of its maps."""
+class _Differentiable(torch.autograd.Function):
+    """Talking-heads attention that keeps its inputs, and its maps where there is memory for them."""
 
     @staticmethod
-    def forward(query: Tensor, key: Tensor, value: Tensor, *weights: Tensor) -> Tensor:
-        return _attend(query, key=key, value=value, mixing=HeadMixing(*weights))
+    def forward(loan: "_Loan | None", query: Tensor, key: Tensor, value: Tensor, *weights: Tensor) -> Tensor:
+        kept = None if loan is None else loan.maps
+        return _attend(query, key=key, value=value, mixing=HeadMixing(*weights), kept=kept)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs)
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.loan, *tensors = inputs
+        ctx.save_for_backward(*tensors)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, ...]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         inputs: tuple[Tensor, ...] = ctx.saved_tensors
         dtype = working_dtype(inputs[0])
         query, key, value = (each.to(dtype) for each in inputs[:3])
@@ -132,11 +147,31 @@ class _Recomputed(torch.autograd.Function):
                 value=value,
                 mixing=HeadMixing(*inputs[3:]),
                 tiling=plan_tiles(query, key=key),
+                kept=None if ctx.loan is None else ctx.loan.maps,
             )
-        return tuple(each.to(like.dtype) for each, like in zip(gradients, inputs, strict=True))
+        return None, *(each.to(like.dtype) for each, like in zip(gradients, inputs, strict=True))
 
 
-def _attend(query: Tensor, *, key: Tensor, value: Tensor, mixing: HeadMixing) -> Tensor:
+class _Loan:
+    """Maps in memory that goes back when nothing needs them any more."""
+
+    def __init__(self, memory: Tensor) -> None:
+        self.maps = KeptMaps(memory)
+
+    def __del__(self) -> None:
+        MEMORY.give_back(self.maps.memory)
+
+
+def _lend(query: Tensor, *, key: Tensor) -> _Loan | None:
+    """Memory for the maps, on a CPU whose tiles are the same in both passes and which has enough of it."""
+    dtype = working_dtype(query)
+    if query.device.type != "cpu" or prefers_fused(query.to(dtype)):
+        return None
+    memory = MEMORY.take(KeptMaps.count(query, key=key), dtype)
+    return None if memory is None else _Loan(memory)
+
+
+def _attend(query: Tensor, *, key: Tensor, value: Tensor, mixing: HeadMixing, kept: KeptMaps | None = None) -> Tensor:
     dtype, result_dtype = working_dtype(query), query.dtype
     query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
     with _without_autocast(query):
@@ -144,7 +179,7 @@ def _attend(query: Tensor, *, key: Tensor, value: Tensor, mixing: HeadMixing) ->
             output = attend_fused(query, key=key, value=value, mixing=mixing)
         else:
             tiling = plan_tiles(query, key=key)
-            output = attend_tiled(query, key=key, value=value, mixing=mixing, tiling=tiling)
+            output = attend_tiled(query, key=key, value=value, mixing=mixing, tiling=tiling, kept=kept)
     return output.to(result_dtype)
 
 

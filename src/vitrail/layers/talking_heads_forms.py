@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+_ROUND = 64  # numbers between which maps begin in memory: whole lines of a cache
+
 
 @dataclass(frozen=True)
 class HeadMixing:
@@ -77,8 +79,30 @@ def attend_fused(query: Tensor, *, key: Tensor, value: Tensor, mixing: HeadMixin
     return (outputs.sum(dim=1) + _bias_of_sum(value, mixing.after_bias)).transpose(1, 2)
 
 
-def attend_tiled(query: Tensor, *, key: Tensor, value: Tensor, mixing: HeadMixing, tiling: Tiling) -> Tensor:
-    """Products on tiles of the maps that are small enough to stay in cache."""
+def attend_whole(query: Tensor, *, key: Tensor, value: Tensor, mixing: HeadMixing) -> Tensor:
+    """One image after the other in few large products: for maps that fit into the cache, and no gradients.
+
+    `mixing.before_weight` must hold the scale of the scores.
+    """
+    _, heads, length, head_dim = query.shape
+    maps = query.new_empty(2, heads, length * key.shape[2])
+    first, second = maps[0], maps[1]
+    scores, mixed = first.view(heads, length, -1), second.view(heads, length, -1)
+    output = query.new_empty(query.shape[0], length, heads, head_dim)
+    bias = _bias_of_sum(value, mixing.after_bias)
+    for image in range(query.shape[0]):
+        torch.bmm(query[image], key[image].transpose(1, 2), out=scores)
+        torch.mm(mixing.before_weight, first, out=second)
+        torch.softmax(mixed, dim=-1, out=mixed)
+        torch.mm(mixing.after_weight, second, out=first)
+        torch.add(torch.bmm(scores, value[image]).transpose(0, 1), bias[image], out=output[image])
+    return output.transpose(1, 2)
+
+
+def attend_tiled(
+    query: Tensor, *, key: Tensor, value: Tensor, mixing: HeadMixing, tiling: Tiling, kept: "KeptMaps | None" = None
+) -> Tensor:
+    """Products on tiles of the maps that are small enough to stay in cache; the maps are kept where `kept` is given."""
     batch, heads, length, head_dim = query.shape
     scale = head_dim**-0.5
     mixing = mixing.to(query.dtype)
@@ -92,6 +116,8 @@ def attend_tiled(query: Tensor, *, key: Tensor, value: Tensor, mixing: HeadMixin
         for row_queries, row_output in _by_rows(queries, image_output, rows=tiling.rows):
             tile = workspace.tile(row_queries)
             scores, attention, mixed = tile.head_major[0], tile.group_major[1], tile.group_major[0]
+            if kept is not None:
+                scores, attention, mixed = kept.add(workspace, row_queries)
             before_weight, after_weight = tile.weights
             _multiply(row_queries, keys.transpose(1, 2), scale=scale, out=scores.by_head)
             torch.bmm(before_weight, scores.by_group, out=attention.by_group)
@@ -103,14 +129,25 @@ def attend_tiled(query: Tensor, *, key: Tensor, value: Tensor, mixing: HeadMixin
 
 
 def differentiate_tiled(
-    gradient: Tensor, *, query: Tensor, key: Tensor, value: Tensor, mixing: HeadMixing, tiling: Tiling
+    gradient: Tensor,
+    *,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mixing: HeadMixing,
+    tiling: Tiling,
+    kept: "KeptMaps | None" = None,
 ) -> Gradients:
-    """The gradients of the inputs from that of the output, with the maps computed once more, tile by tile."""
+    """The gradients of the inputs from that of the output, tile by tile.
+
+    The maps are computed once more, or are those that the same tiling has kept: that changes no bit.
+    """
     batch, heads, length, head_dim = query.shape
     scale = head_dim**-0.5
     mixing = mixing.to(query.dtype)
     weights = (mixing.before_weight, mixing.after_weight, mixing.before_weight.t(), mixing.after_weight.t())
     workspace = _Workspace(key, weights=weights, tiling=tiling, num_buffers=4)
+    maps = iter(kept.tiles if kept is not None else ())
     query_gradient = query.new_empty(batch, length, heads, head_dim)
     key_gradient = key.new_empty(batch, key.shape[2], heads, head_dim)
     value_gradient = torch.empty_like(key_gradient)
@@ -126,11 +163,14 @@ def differentiate_tiled(
             keep = min(part, 1)  # the first part overwrites the sums of the images before
             tile = workspace.tile(row_queries)
             before_weight, after_weight, before_transposed, after_transposed = tile.weights
-            scores, attention, mixed = tile.head_major[0], tile.group_major[1], tile.group_major[2]
-            _multiply(row_queries, keys.transpose(1, 2), scale=scale, out=scores.by_head)
-            torch.bmm(before_weight, scores.by_group, out=attention.by_group)
-            torch.softmax(attention.lines, dim=-1, out=attention.lines)
-            torch.bmm(after_weight, attention.by_group, out=mixed.by_group)
+            if kept is None:
+                scores, attention, mixed = tile.head_major[0], tile.group_major[1], tile.group_major[2]
+                _multiply(row_queries, keys.transpose(1, 2), scale=scale, out=scores.by_head)
+                torch.bmm(before_weight, scores.by_group, out=attention.by_group)
+                torch.softmax(attention.lines, dim=-1, out=attention.lines)
+                torch.bmm(after_weight, attention.by_group, out=mixed.by_group)
+            else:
+                scores, attention, mixed = next(maps)
             value_sum.baddbmm_(mixed.by_head.transpose(1, 2), row_gradients, beta=keep)
 
             # From here on, a buffer is taken again as soon as what it holds has been used for the last time.
@@ -142,7 +182,7 @@ def differentiate_tiled(
             torch._softmax_backward_data(lines, attention.lines, -1, lines.dtype, grad_input=lines)
             before_gradient += _correlate(attention_gradient, scores)
 
-            scores_gradient = tile.group_major[1]
+            scores_gradient = tile.group_major[3]
             torch.bmm(before_transposed, attention_gradient.by_group, out=scores_gradient.by_group)
             _multiply(scores_gradient.by_head, keys, scale=scale, out=tile.sums)
             row_out.copy_(tile.sums_by_image)
@@ -203,6 +243,37 @@ def _correlate(first: _Maps, second: _Maps) -> Tensor:  # [heads, heads]
     return products.sum(dim=0, dtype=_accumulator_dtype(products))
 
 
+class KeptMaps:
+    """Scores, attention and mixed attention of every tile, in memory that is given."""
+
+    def __init__(self, memory: Tensor) -> None:
+        self.memory = memory
+        self.tiles: list[tuple[_Maps, _Maps, _Maps]] = []
+        self._used = 0
+
+    @staticmethod
+    def count(query: Tensor, *, key: Tensor) -> int:
+        """How many numbers the maps have, with room for each to begin at a round address."""
+        batch, heads, length, _ = query.shape
+        return 3 * batch * (heads * length * key.shape[2] + _ROUND * length)
+
+    def add(self, workspace: "_Workspace", queries: Tensor) -> tuple[_Maps, _Maps, _Maps]:
+        """Views for the maps of the next tile."""
+        elements = queries.shape[0] * queries.shape[1] * workspace.length
+        step = -(-elements // _ROUND) * _ROUND
+        starts = [self._used + part * step for part in range(3)]
+        self._used += 3 * step
+        scores, attention, mixed = (self.memory[start : start + elements] for start in starts)
+        groups = queries.shape[1] if workspace.tiling.is_mixed_by_row else 1
+        maps = (
+            workspace.view_head_major(scores, queries, groups),
+            workspace.view_group_major(attention, queries, groups),
+            workspace.view_group_major(mixed, queries, groups),
+        )
+        self.tiles.append(maps)
+        return maps
+
+
 class _Tile(NamedTuple):
     """The maps of one tile in each of the buffers, head after head or group after group, and weights to mix them."""
 
@@ -238,21 +309,24 @@ class _Workspace:
         return self.key_sums[keys.shape]
 
     def _shape(self, sums: Tensor) -> _Tile:
-        head_images, rows, _ = sums.shape
-        groups = rows if self.tiling.is_mixed_by_row else 1
-        used = [buffer[: head_images * rows * self.length] for buffer in self.buffers]
+        groups = sums.shape[1] if self.tiling.is_mixed_by_row else 1
+        used = [buffer[: sums.shape[0] * sums.shape[1] * self.length] for buffer in self.buffers]
         return _Tile(
-            head_major=[self._head_major(each.view(head_images, rows, self.length), groups) for each in used],
-            group_major=[self._group_major(each.view(groups, self.heads, -1), rows) for each in used],
+            head_major=[self.view_head_major(each, sums, groups) for each in used],
+            group_major=[self.view_group_major(each, sums, groups) for each in used],
             weights=[weight.expand(groups, -1, -1) for weight in self.weights],
             sums=sums,
             sums_by_image=_by_image(sums, self.heads),
         )
 
-    def _head_major(self, by_head: Tensor, groups: int) -> _Maps:
+    def view_head_major(self, buffer: Tensor, queries: Tensor, groups: int) -> _Maps:
+        """Maps that lie head after head."""
+        by_head = buffer.view(queries.shape[0], queries.shape[1], self.length)
         by_group = by_head.view(self.heads, groups, -1).transpose(0, 1)
         return _Maps(by_head, by_group, lines=by_head.view(-1, self.length))
 
-    def _group_major(self, by_group: Tensor, rows: int) -> _Maps:
-        by_head = by_group.transpose(0, 1).view(-1, rows, self.length)
+    def view_group_major(self, buffer: Tensor, queries: Tensor, groups: int) -> _Maps:
+        """Maps that lie group after group."""
+        by_group = buffer.view(groups, self.heads, -1)
+        by_head = by_group.transpose(0, 1).view(-1, queries.shape[1], self.length)
         return _Maps(by_head, by_group, lines=by_group.view(-1, self.length))

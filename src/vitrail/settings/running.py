@@ -35,8 +35,12 @@ class RunSettings(Section):
     """images that a device computes at a time; null: what fits a GPU, and on a CPU by the model's size and the cores"""
     checkpointing: bool = False
     """recompute activations in the backward pass: less memory, more time"""
-    compile: bool = False
-    """compile the model with torch.compile"""
+    compile: bool | Literal["blocks"] = False
+    """compile the model with torch.compile; blocks: its blocks alone, of which those alike are compiled once"""
+    channels_last: bool | None = None
+    """store convolutions with their channels last; null: for convolutional models on a GPU"""
+    tf32: bool = False
+    """compute fp32 products in TF32 on GPUs that have it: faster, with three digits instead of seven"""
     save_minutes: PositiveFloat = 10.0
     """minutes between two checkpoints, besides the one at each evaluation"""
     keep: PositiveInt = 2

@@ -5,7 +5,7 @@ The sentence below each field is its description: `vitrail recipes show` prints 
 
 import math
 from collections.abc import Mapping, Set
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
@@ -42,7 +42,8 @@ class Section(BaseModel):
         if isinstance(field.default, Section):  # it looks at its own
             return value
         items = value if isinstance(value, (list, tuple)) else (value,)
-        if field.annotation not in (bool, bool | None) and any(isinstance(item, bool) for item in items):
+        takes_flags = field.annotation is bool or bool in get_args(field.annotation)
+        if not takes_flags and any(isinstance(item, bool) for item in items):
             raise PydanticCustomError("no_number", "true and false are no values of it")
         if isinstance(value, (Mapping, list, tuple)):
             from vitrail.storage import check_nesting

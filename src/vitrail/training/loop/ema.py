@@ -28,14 +28,25 @@ class MovingAverage:
             self.buffers = {name: value.detach().clone() for name, value in model.named_buffers()}
 
     @torch.no_grad()
-    def update(self, model: nn.Module) -> None:
-        """Take in the weights as they are now."""
+    def update(self, model: nn.Module, *, where: Tensor | None = None) -> None:
+        """Take in the weights as they are now.
+
+        Where `where`, a bool on the device, is false nothing changes; it is counted all the same, until `take_back`.
+        """
         self.num_updates += 1
-        weights = [value.detach().float() for _, value in _learning(model)]
-        if weights:
-            get_ema_multi_avg_fn(self.current_decay)(list(self.weights.values()), weights, self.num_updates)
+        averages, weights = list(self.weights.values()), [value.detach().float() for _, value in _learning(model)]
+        if weights and where is not None:
+            changes = torch._foreach_sub(weights, averages)
+            torch._foreach_mul_(changes, where * (1.0 - self.current_decay))
+            torch._foreach_add_(averages, changes)
+        elif weights:
+            get_ema_multi_avg_fn(self.current_decay)(averages, weights, self.num_updates)
         for buffer, now in zip(self.buffers.values(), model.buffers(), strict=True):
-            buffer.copy_(now)
+            buffer.copy_(now if where is None else torch.where(where, now, buffer))
+
+    def take_back(self) -> None:
+        """Count the last update no longer: it changed nothing."""
+        self.num_updates -= 1
 
     @property
     def current_decay(self) -> float:

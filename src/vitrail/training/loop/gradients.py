@@ -14,6 +14,7 @@ from vitrail.evaluation.predict import autocast
 from vitrail.layers.sample_draws import SampleDraws, give_draws
 from vitrail.models.contract import Model
 from vitrail.tasks.contract import Losses, Objective, StepContext, Task
+from vitrail.training.loop.acceleration import compile_blocks
 from vitrail.training.loop.replicas import Replica, Replicas
 from vitrail.training.parallel.distributed import World, distribute, local_gradients
 
@@ -39,8 +40,10 @@ class StepGradients:
         has_replicas = site.device.type == "cpu" and world.num_ranks == 1 and objective.is_divisible and not is_compiled
         self.replicas = Replicas(model, lanes=lanes) if has_replicas else None
         self.draws = give_draws(model)
+        if is_compiled == "blocks":
+            compile_blocks(model)
         parallel = distribute(model, world, site.device)
-        self.parallel: nn.Module = torch.compile(parallel) if is_compiled else parallel  # type: ignore[assignment]
+        self.parallel: nn.Module = torch.compile(parallel) if is_compiled is True else parallel  # type: ignore[assignment]
 
     def share_of(self, batch: Batch) -> float:
         """The weight of a micro-batch in the mean of a step, as each process computes it."""

@@ -19,6 +19,7 @@ from vitrail.storage import content_of
 from vitrail.tasks import find_task
 from vitrail.tasks.contract import Initial, Measure, Task, TaskData
 from vitrail.tasks.site import Site
+from vitrail.training.loop.acceleration import choose_memory_format
 from vitrail.training.loop.ema import MovingAverage
 from vitrail.training.loop.freezing import freeze
 from vitrail.training.loop.gradients import StepGradients
@@ -26,9 +27,11 @@ from vitrail.training.loop.held_up import HeldUp
 from vitrail.training.loop.interruption import Interrupted
 from vitrail.training.loop.not_finite import describe_not_finite, find_not_finite
 from vitrail.training.loop.planned import plan_compute
+from vitrail.training.loop.prefetch import on_device
 from vitrail.training.loop.read_ahead import ReadAhead
 from vitrail.training.loop.schedule import set_schedules
 from vitrail.training.loop.stage_metrics import StageMetrics
+from vitrail.training.loop.step_guard import SeenStep, StepGuard, are_finite
 from vitrail.training.loop.surroundings import Surroundings
 from vitrail.training.parallel.batch_norm import is_synchronized, synchronize_statistics
 from vitrail.training.parallel.exchange import Exchange
@@ -111,6 +114,7 @@ class Stage:
         if self._is_divided:  # block after block: no device ever holds the whole
             shard(self.model, world=self.world, device=self.device, dtype=self.dtype)
         self.model.to(self.device)
+        choose_memory_format(self.model, recipe.run, self.device)
         self.task.attach(self.model)
         if state is None:
             self.task.start_head()
@@ -152,6 +156,7 @@ class Stage:
         self.evaluators = self.task.make_evaluators(self.objective, self.loaders) if self.data.num_val else ()
         self.exchange = Exchange(self.world)
         self._restored_from = None if state is None else state["file"]
+        self.guard = StepGuard(self.model, self.optimizer, self.objective)
         if state is not None:
             with content_of(state["file"], remedy=REMEDY):
                 self._restore(state)
@@ -187,9 +192,11 @@ class Stage:
                 for batches in self.progress.waiting(steps):
                     self._step(batches, meanwhile=steps.read)
                     is_due = self._is_evaluation_due()
+                    must_stop, must_save = self.exchange.results("stop", "save")
+                    if must_stop or must_save or is_due:
+                        self._catch_up()
                     if is_due:
                         self.evaluate()
-                    must_stop, must_save = self.exchange.results("stop", "save")
                     if must_stop or must_save or is_due:
                         self.save(is_best=is_due and self.best_epoch == self.epoch)
                     if must_stop:
@@ -202,7 +209,7 @@ class Stage:
     def _steps_of_epoch(self) -> Iterator[list[Batch]]:
         """The micro-batches of each step that is left of the current epoch."""
         number, start = divmod(self.step, self.sampler.num_steps)
-        batches = self.loaders.train.epoch(number, start_step=start)
+        batches = on_device(self.loaders.train.epoch(number, start_step=start), self.device)
         group: list[Batch] = []
         for batch in batches:
             group.append(batch)
@@ -227,8 +234,10 @@ class Stage:
                 parts[name] = parts.get(name, 0.0) + part * share
         self.scaler.unscale_(self.optimizer)
         norm = clip_gradients(self.model, self.recipe.optimizer.clip)
-        self._tell_others(is_broken=bool(torch.isfinite(norm)) and not bool(torch.isfinite(loss)))
-        if self._is_to_be_made(loss, norm, batches):
+        seen = SeenStep(loss, norm, step=self.step, batches=batches)
+        if self.guard.is_delayed:
+            self._step_on_device(seen)
+        elif self._can_be_made(seen):
             self._update()
             self.objective.after_step(self.model)
             if self.average is not None:
@@ -253,6 +262,34 @@ class Stage:
             self.scaler.step(self.optimizer)
         self._restored_from = None
 
+    def _step_on_device(self, seen: SeenStep) -> None:
+        """The step where the device finds it finite, which it tells later; the step before is judged now."""
+        before = self.guard.exchange(seen)
+        if before is None:
+            self._tell_others(is_broken=False)
+        elif not self._can_be_made(before) and not self._leave_out(before):
+            self.guard.take()  # what is wrong with the step before showed too late for it: this one is left out
+            self.objective.skip_step()
+            return
+        is_made = seen.is_finite(with_loss=self.world.num_ranks == 1)
+        self.guard.step_where(is_made)
+        if self.average is not None:
+            self.average.update(self.model, where=is_made)
+
+    def _catch_up(self) -> None:
+        """Judge the last step, if the device has not told of it yet."""
+        before = self.guard.take()
+        if before is not None and not self._can_be_made(before, is_voted_on=False):
+            self._leave_out(before)
+
+    def _leave_out(self, seen: SeenStep) -> bool:
+        """Whether a step that could not be made was left out by the device; then the average does not count it."""
+        loss, norm = seen.read()
+        is_left_out = not (are_finite(norm) if self.world.num_ranks > 1 else are_finite(loss, norm))
+        if is_left_out and self.average is not None:
+            self.average.take_back()
+        return is_left_out
+
     def _tell_others(self, *, is_broken: bool) -> None:
         """Exchange, now and then, what one process knows and all must act on."""
         wants_save = time.monotonic() - self._last_save > 60 * self.recipe.run.save_minutes
@@ -263,28 +300,32 @@ class Stage:
             log=self.world.is_main and self.progress.is_time_for_metrics,
         )
 
-    def _is_to_be_made(self, loss: Tensor, norm: Tensor, batches: list[Batch]) -> bool:
-        """Whether the step can be taken.
+    def _can_be_made(self, seen: SeenStep, *, is_voted_on: bool = True) -> bool:
+        """Whether a step can be taken, or could be where the device has decided; without a vote others are not asked.
 
         The norm is that of the gradients of all processes, so all find by themselves that it is not finite, and then
         ask each other whose loss is not. fp16 overflows now and then: such a step is left out without a word. A loss
         that is not finite beside gradients that are shows at the next exchange.
         """
-        if bool(torch.isfinite(norm)):
+        loss, norm = seen.read()
+        is_broken = are_finite(norm) and not are_finite(loss)
+        if is_voted_on:
+            self._tell_others(is_broken=is_broken)
             [is_broken] = self.exchange.results("broken")
-            if not is_broken:
+        if are_finite(norm):
+            if not is_broken or not (is_voted_on or self.world.num_ranks == 1):
                 return True
         else:
-            [has_bad_loss] = self.world.any(not bool(torch.isfinite(loss)))
+            [has_bad_loss] = self.world.any(not are_finite(loss))
             if self.scaler.is_enabled() and not has_bad_loss:
                 return False
         if self.recipe.run.on_nan == "skip":
             self.num_skipped += 1
-            _LOGGER.warning("step %d skipped: loss %s, gradient norm %s", self.step, loss.item(), norm.item())
+            _LOGGER.warning("step %d skipped: loss %s, gradient norm %s", seen.step, loss, norm)
             return False
-        raise ValueError(self._describe_not_finite(loss, norm, batches))
+        raise ValueError(self._describe_not_finite(seen))
 
-    def _describe_not_finite(self, loss: Tensor, norm: Tensor, batches: list[Batch]) -> str:
+    def _describe_not_finite(self, seen: SeenStep) -> str:
         """One line that says what went wrong first; all processes come here together, and the main one speaks."""
         # What processes exchange with each other (parts of the model, of a memory, statistics) needs all of them to do
         # the same.
@@ -293,17 +334,19 @@ class Stage:
             or is_synchronized(self.model)
             or (self.objective.exchanges and self.world.num_ranks > 1)
         )
-        self.gradients.seed(self.step)
+        loss, norm = seen.read()
+        self.gradients.seed(seen.step)
         finding = find_not_finite(
             self.model,
-            None if is_exchanged else lambda batch, place: self.gradients.judge(batch, place=place, step=self.step),
-            batches,
+            None if is_exchanged else lambda batch, place: self.gradients.judge(batch, place=place, step=seen.step),
+            seen.batches,
             has_own_gradients=self.world.num_ranks == 1,
         )
+        epoch = seen.step / self.sampler.num_steps
         return describe_not_finite(
-            f"step {self.step} (epoch {self.epoch:.2f}): loss {loss.item():g}, gradient norm {norm.item():g}",
+            f"step {seen.step} (epoch {epoch:.2f}): loss {loss:g}, gradient norm {norm:g}",
             findings=self.world.gather(finding),
-            batches=batches,
+            batches=seen.batches,
             locate=self.data.locate,
             newest=self.around.checkpoints.newest(),
         )

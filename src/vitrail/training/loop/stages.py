@@ -12,6 +12,7 @@ from vitrail.settings.text import stage_of
 from vitrail.tasks import find_task
 from vitrail.tasks.contract import Initial
 from vitrail.tasks.site import Site
+from vitrail.training.loop.acceleration import float32_products
 from vitrail.training.loop.interruption import StopSignal
 from vitrail.training.loop.stage import Stage
 from vitrail.training.loop.surroundings import Surroundings
@@ -34,6 +35,7 @@ def train(recipe: Recipe, folder: RunFolder, *, world: World, device: torch.devi
         folder.forget_metrics(stage=first, step=step)
     initial: Initial | None = None
     with contextlib.ExitStack() as stack:
+        stack.enter_context(float32_products(recipe.run))
         stop = stack.enter_context(StopSignal())
         trackers = Trackers()
         if world.is_main:
