@@ -2,6 +2,7 @@
 
 import logging
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -172,8 +173,8 @@ def test_a_folder_that_is_gone_ends_the_run_and_is_not_made_anew(
     folder, elsewhere = tmp_path / "new" / "run", tmp_path / "elsewhere"
     step = Stage._step
 
-    def step_and_lose(stage: Stage, batches: list[Any]) -> None:
-        step(stage, batches)
+    def step_and_lose(stage: Stage, batches: list[Any], *, meanwhile: Callable[[], None]) -> None:
+        step(stage, batches, meanwhile=meanwhile)
         if what == "half deleted":
             (folder / "recipe.yaml").unlink()
             return
