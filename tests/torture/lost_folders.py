@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 from tiny_runs import start
+
 from torture.kills import MARKS, read, wait_for
 
 AREA = "lost_folders"
