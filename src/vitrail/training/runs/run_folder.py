@@ -91,8 +91,9 @@ class RunFolder:
     def discard(self) -> None:
         """Remove the folder if this process made it and no step was tried: there is nothing in it to go on with."""
         names = {self.recipe_file.name, self.log_file.name, self.task_file.name, _LOCK_FILE}
-        if self._made and self.path.is_dir() and {path.name for path in self.path.iterdir()} <= names:
-            with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):
+            is_ours = self._made and (self.path / _LOCK_FILE).read_bytes() == self._mark
+            if is_ours and {path.name for path in self.path.iterdir()} <= names:
                 for name in names:
                     (self.path / name).unlink(missing_ok=True)
                 for path in self._made:
@@ -180,10 +181,12 @@ class RunFolder:
 
     def write_text(self, path: Path, text: str) -> None:
         """Write a small file whole."""
+        self.check_present()
         write_text(path, text)
 
     def write_json(self, path: Path, content: Mapping[str, Any]) -> None:
         """Write a small file whole."""
+        self.check_present()
         write_json(path, content)
 
     def read_json(self, path: Path) -> dict[str, Any]:
