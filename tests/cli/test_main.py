@@ -130,3 +130,13 @@ def test_ctrl_c_during_start_up_is_quiet(module: str, tmp_path: Path) -> None:
     finished = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (finished.returncode, finished.stdout, finished.stderr) == (-signal.SIGINT, "", "")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_too_little_memory_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def run(_: object) -> int:
+        raise RuntimeError("[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory: you tried")
+
+    monkeypatch.setattr("vitrail.cli.recipes.run", run)
+    assert main(["recipes"]) == 2
+    told = "vitrail: error: there is not enough memory for this: lower image_size, batch_size or run.micro_batch"
+    assert capsys.readouterr().err.startswith(told)

@@ -351,7 +351,10 @@ def test_a3_trains_at_160_and_tests_at_224() -> None:
         ("deit_smal", r"unknown recipe 'deit_smal': did you mean deit_small(, deit_small\w+){2}\?"),
         ("cait_xxs", r"unknown recipe 'cait_xxs': did you mean cait_xxs24(, cait_xxs\w+){2}\?"),
         ("quux", r"unknown recipe 'quux': `vitrail recipes` lists them all; a file ends in \.yaml"),
-        ("nothing.yaml", r"the recipe nothing\.yaml can't be read \(No such file or directory\)"),
+        (
+            "nothing.yaml",
+            r"the recipe nothing\.yaml can't be read \(No such file or directory\): it must be a file of YAML",
+        ),
     ],
 )
 def test_an_unknown_name_is_one_line_with_the_nearest(name: str, said: str) -> None:
