@@ -18,7 +18,8 @@ from vitrail.gallery.part_files import StoredPart, read_part
 from vitrail.storage import locked, sync
 
 LOCK_FILE = ".lock"
-_OURS = re.compile(r"part-\w+\.safetensors|index-\w+\.faiss|\.gallery\.json\.\w+\.partial|\.lock")
+# What a writer leaves, killed ones too: safetensors writes under a name such as .tmp75EbN2 first.
+_OURS = re.compile(r"part-\w+\.safetensors|index-\w+\.faiss|\.gallery\.json\.\w+\.partial|\.tmp\w{6}|\.lock")
 _ATTEMPTS = 100  # at a state that other processes replace while it is read
 
 
