@@ -1,8 +1,5 @@
 """A tiny run that has everything in it: moving average, mixing, dropped paths, two micro-batches a step."""
 
-import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -10,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from rich.console import Console
+from warm import WarmProcess, start_ranks
 
 from vitrail.models.contract import Model
 from vitrail.settings.recipe import Recipe
@@ -75,16 +73,25 @@ def run_in(folder: Path, *words: str) -> RunFolder:
     return run
 
 
-def start(folder: Path, *words: str, devices: int = 1) -> subprocess.Popen[str]:
-    """`vitrail train` in a process of its own."""
+def start(folder: Path, *words: str, devices: int = 1) -> WarmProcess:
+    """`vitrail train` in a process of its own, which starts others where `devices` are several."""
+    return WarmProcess([*_command(folder, *words), f"devices={devices}"], environment={"OMP_NUM_THREADS": "1"})
+
+
+def run_two(folder: Path, *words: str) -> None:
+    """`vitrail train` in two processes that train together, to its end."""
+    ranks = start_ranks([*_command(folder, *words), "devices=2"], num_ranks=2)
+    said = [process.communicate(timeout=120)[0] for process in ranks]
+    assert [process.returncode for process in ranks] == [0, 0], "".join(said)
+
+
+def _command(folder: Path, *words: str) -> list[str]:
     recipe = folder.parent / f"{folder.name}.yaml"
     recipe.write_text(write_yaml(tiny_recipe("run.threads=1", *words)))
-    command = [sys.executable, "-m", "vitrail", "train", str(recipe), f"out={folder}", f"devices={devices}"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return ["train", str(recipe), f"out={folder}"]
 
 
-def wait_for_step(process: subprocess.Popen[str], folder: Path, step: int) -> None:
+def wait_for_step(process: WarmProcess, folder: Path, step: int) -> None:
     """Until a checkpoint of that step or a later one is there."""
     checkpoints = Checkpoints(folder / "checkpoints")
     while not checkpoints.steps() or checkpoints.steps()[-1] < step:
@@ -94,7 +101,7 @@ def wait_for_step(process: subprocess.Popen[str], folder: Path, step: int) -> No
         time.sleep(0.005)
 
 
-def finish(process: subprocess.Popen[str]) -> str:
+def finish(process: WarmProcess) -> str:
     """Until it has ended well; what it said."""
     output, _ = process.communicate(timeout=120)
     assert process.returncode == 0, output

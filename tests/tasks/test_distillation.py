@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny_runs import finish, run_in, start, wait_for_step
+from tiny_runs import finish, run_in, run_two, start, wait_for_step
 
 import vitrail
 from vitrail.cli import main
@@ -120,7 +120,7 @@ def test_two_processes_learn_what_one_does(tmp_path: Path, teacher: Path) -> Non
     words = ["epochs=2", f"teacher={teacher}", "teacher.kind=token", "regularisation.drop_path=0"]
     cached = [*words, "teacher.cache=views:2", f"teacher.cache_folder={tmp_path / 'cache'}"]
     for name, settings in (("asked", words), ("cached", cached)):
-        finish(start(tmp_path / f"{name}2", *settings, devices=2))
+        run_two(tmp_path / f"{name}2", *settings)
         one, two = weights_of(run_in(tmp_path / f"{name}1", *settings)), weights_of(RunFolder(tmp_path / f"{name}2"))
         assert all(torch.allclose(one[key], two[key], atol=1e-4) for key in one)
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from tiny_runs import finish, model_of, run_in, start, task_of, tiny_recipe, wait_for_step
+from tiny_runs import finish, model_of, run_in, run_two, start, task_of, tiny_recipe, wait_for_step
 from torch import Tensor
 from torch.nn import functional
 
@@ -122,7 +122,7 @@ def test_two_processes_share_memory_and_statistics_and_give_the_losses_and_answe
     # Features that differ from image to image, for rounding is all that is left where statistics are of equal ones.
     spread = ("model.settings.layer_scale=1", "model.settings.init_std=null", "optimizer.name=sgd")
     words = (*GRAFIT, *spread, "embedding.projector=mlp", "data=shapes:size=16,count=49,val=25")
-    finish(start(tmp_path / "two", *words, "run.micro_batch=4", devices=2))
+    run_two(tmp_path / "two", *words, "run.micro_batch=4")
     one, two = run_in(tmp_path / "one", *words, "run.micro_batch=8"), RunFolder(tmp_path / "two")
 
     def numbers(run: RunFolder, name: str) -> dict[int, float]:
@@ -251,7 +251,7 @@ def test_what_does_not_go_together_is_refused(words: tuple[str, ...], reason: st
 def test_two_processes_train_on_the_clusters_that_one_has_found(tmp_path: Path) -> None:
     first = run_in(tmp_path / "first", "epochs=1")
     words = ("clusters.number=5", f"clusters.of={first.path}", "epochs=1", "regularisation.drop_path=0")
-    finish(start(tmp_path / "two", *words, devices=2))
+    run_two(tmp_path / "two", *words)
     one, two = run_in(tmp_path / "one", *words), RunFolder(tmp_path / "two")
     assert (one.path / "clusters_0.safetensors").read_bytes() == (two.path / "clusters_0.safetensors").read_bytes()
     top1 = [[record["top1"] for record in run.read_metrics() if "top1" in record] for run in (one, two)]

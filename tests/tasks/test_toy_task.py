@@ -1,10 +1,7 @@
 """A task in one folder and one row: trained, resumed, measured, planned and reported, with no other line."""
 
 import json
-import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +9,7 @@ import pytest
 import torch
 from PIL import Image
 from tiny_runs import finish, wait_for_step
+from warm import WarmProcess
 
 import vitrail
 from vitrail.cli import main
@@ -49,13 +47,9 @@ def _in_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(TASKS, "rotation", Row(OWN, "toy_rotation.settings:RotationRecipe"))
 
 
-def start(folder: Path, photos: Path, *words: str) -> subprocess.Popen[str]:
+def start(folder: Path, photos: Path, *words: str) -> WarmProcess:
     """`vitrail train` of a task by module:Class, which the user types."""
-    command = ["-m", "vitrail", "train", "small", f"task={OWN}", f"data={photos}", f"out={folder}", *WORDS, *words]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        [sys.executable, *command], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
+    return WarmProcess(["train", "small", f"task={OWN}", f"data={photos}", f"out={folder}", *WORDS, *words])
 
 
 @pytest.mark.usefixtures("_in_the_table")

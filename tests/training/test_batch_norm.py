@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing
 from timm.layers import BatchNormAct2d
-from tiny_runs import finish, run_in, start
+from tiny_runs import run_in, run_two
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -72,7 +72,9 @@ def test_two_processes_compute_what_one_does_with_all_images(tmp_path: Path) -> 
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
-    torch.multiprocessing.spawn(train_a_part, args=(port, tmp_path), nprocs=NUM_RANKS)
+    torch.multiprocessing.start_processes(
+        train_a_part, args=(port, tmp_path), nprocs=NUM_RANKS, start_method="forkserver"
+    )
     model = layers()
     images, targets = images_and_targets()
     images.requires_grad_()
@@ -116,7 +118,7 @@ def test_a_run_of_two_processes_saves_the_statistics_of_one(
     tmp_path: Path, whole_run: dict[str, torch.Tensor], sharding: str
 ) -> None:
     """The processes compute 4 images at a time each: the 8 together are those of one process."""
-    finish(start(tmp_path / "run", *WORDS, f"run.sharding={sharding}", "run.micro_batch=4", devices=2))
+    run_two(tmp_path / "run", *WORDS, f"run.sharding={sharding}", "run.micro_batch=4")
     weights = vitrail.load_model(tmp_path / "run" / "model").state_dict()
     assert sum("running" in name for name in weights) == 6
     assert all(torch.allclose(weights[name], whole_run[name], rtol=1e-4, atol=1e-6) for name in whole_run)

@@ -4,7 +4,6 @@ import csv
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -14,8 +13,9 @@ import pytest
 import torch
 from PIL import Image
 from shrunk import small_model
-from tiny_runs import finish, run_in, start, wait_for_step
+from tiny_runs import run_in, run_two, start, wait_for_step
 from torch import nn
+from warm import WarmProcess
 
 import vitrail
 from vitrail.settings.learning import OptimizerSettings
@@ -33,7 +33,7 @@ WORDS = ("regularisation.drop_path=0", "data=shapes:size=16,count=48,val=17", "e
 LAST_STEP = 36
 
 
-def start_two(folder: Path, *words: str) -> subprocess.Popen[str]:
+def start_two(folder: Path, *words: str) -> WarmProcess:
     """`vitrail train` with two processes."""
     return start(folder, *WORDS, *words, devices=2)
 
@@ -82,9 +82,7 @@ def test_a_run_of_one_process_goes_on_sharded_to_its_end(tmp_path: Path, whole_r
     for step in Checkpoints(folder / "checkpoints").steps():
         if step > LAST_STEP - 6:
             (folder / "checkpoints" / f"step_{step:09d}.pt").unlink()
-    process = start_two(folder, "run.sharding=full", "run.checkpointing=true")
-    output, _ = process.communicate(timeout=120)
-    assert process.returncode == 0, output
+    run_two(folder, *WORDS, "run.sharding=full", "run.checkpointing=true")
     assert_same_run(RunFolder(folder), whole_run)
 
 
@@ -120,7 +118,7 @@ def test_broken_files_of_every_process_are_listed(tmp_path: Path) -> None:
                 path.write_bytes(path.read_bytes()[:60])
                 broken.add(path.name)
     words = (f"data={tmp_path / 'data'}", "epochs=1", "augmentation.repeats=1", "data.max_broken=1", "workers=0")
-    finish(start(tmp_path / "run", *words, devices=2))
+    run_two(tmp_path / "run", *words)
     with RunFolder(tmp_path / "run").quarantine_file.open(newline="") as file:
         listed = [Path(row["path"]).name for row in csv.DictReader(file)]
     assert sorted(listed) == sorted(broken)
@@ -267,7 +265,7 @@ def test_a_loss_that_is_not_finite_costs_two_processes_one_step(
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("VITRAIL_OWN", "broken_once:loss")
-    finish(start(tmp_path / "run", *WORDS, "objective.loss=broken_once:loss", "run.on_nan=skip", devices=2))
+    run_two(tmp_path / "run", *WORDS, "objective.loss=broken_once:loss", "run.on_nan=skip")
     [*_, last] = [record for record in RunFolder(tmp_path / "run").read_metrics() if record["kind"] == "train"]
     assert (last["step"], last["num_skipped"]) == (LAST_STEP, 1)
 

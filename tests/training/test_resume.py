@@ -2,13 +2,12 @@
 
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
-from tiny_runs import finish, run_in, start, wait_for_step
+from tiny_runs import finish, run_in, run_two, start, wait_for_step
+from warm import WarmProcess
 
 import vitrail
 from vitrail.training.runs.run_folder import RunFolder
@@ -29,15 +28,14 @@ def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path) -> None:
     assert process.returncode == 130
     assert f"stopped and saved; to go on: vitrail train out={stopped}" in output
     assert "Traceback" not in output
-    command = [sys.executable, "-m", "vitrail", "train", f"out={stopped}"]
-    subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True)
+    finish(WarmProcess(["train", f"out={stopped}"]))
     run_in(tmp_path / "whole", "epochs=12")
     assert_same_model(stopped, tmp_path / "whole")
 
 
 def test_two_processes_give_the_losses_of_one_and_a_run_may_change_their_number(tmp_path: Path) -> None:
     words = ("data=shapes:size=16,count=48,val=25",)
-    finish(start(tmp_path / "two", *words, devices=2))
+    run_two(tmp_path / "two", *words)
     one = run_in(tmp_path / "one", *words)
 
     def numbers(run: RunFolder, name: str) -> dict[int, float]:
