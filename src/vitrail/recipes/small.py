@@ -47,7 +47,7 @@ def small() -> Recipe:
 
 
 def small_photos() -> Recipe:
-    """A pre-trained DeiT-Ti for a few hundred or thousand photographs, at 160 pixels, in minutes on a laptop.
+    """A pre-trained DeiT-Ti for a few hundred photographs, at 160 pixels, in minutes.
 
     Command: vitrail train small_photos data=FOLDER out=runs/photos
     Cost: about 2 min 30 s on one core (AVX2) for 592 pictures, the evaluation of 1,000 others included.
@@ -65,7 +65,7 @@ def small_photos() -> Recipe:
 
 
 def small_photos_scratch() -> Recipe:
-    """A small CaiT for a few thousand photographs, at 96 pixels, from scratch: where weights of others may not be used.
+    """A small CaiT for a few thousand photographs, at 96 pixels, from scratch.
 
     Command: vitrail train small_photos_scratch data=FOLDER out=runs/photos
     Cost: 1 min 42 s of one core (AVX2) for 6 epochs of 500 pictures; all 60 were not run.
