@@ -47,12 +47,12 @@ def small() -> Recipe:
 
 
 def small_photos() -> Recipe:
-    """A pre-trained DeiT-Ti for a few hundred or thousand photographs, at 160 pixels, in minutes on a laptop.
+    """A pre-trained DeiT-Ti for a few hundred photographs, at 160 pixels, in minutes.
 
     Command: vitrail train small_photos data=FOLDER out=runs/photos
-    Cost: @COST@
+    Cost: about 2 min 30 s on one core (AVX2) for 592 pictures, the evaluation of 1,000 others included.
     Published: nothing, it is ours.
-    Ours: @OURS@
+    Ours: 79.8 % top-1 on 1,000 pictures of Oxford-IIIT Pet, from 16 of each of its 37 breeds (docs/log.md).
     """
     return fine_tune().model_copy(
         update={
@@ -65,12 +65,13 @@ def small_photos() -> Recipe:
 
 
 def small_photos_scratch() -> Recipe:
-    """A small CaiT for a few thousand photographs, at 96 pixels, from scratch: where weights of others may not be used.
+    """A small CaiT for a few thousand photographs, at 96 pixels, from scratch.
 
     Command: vitrail train small_photos_scratch data=FOLDER out=runs/photos
-    Cost: not measured.
+    Cost: 1 min 42 s of one core (AVX2) for 6 epochs of 500 pictures; all 60 were not run.
     Published: nothing, it is ours.
-    Ours: not run.
+    Ours: 50.0 % top-1 on five breeds of Oxford-IIIT Pet, 100 pictures of each, with epochs=6; all 60 were not run
+        (docs/log.md).
     """
     recipe = small()
     return recipe.model_copy(
