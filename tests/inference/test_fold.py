@@ -1,6 +1,7 @@
 """fold gives the same outputs with fewer parts."""
 
 import copy
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +153,18 @@ def test_folded_models_can_be_copied_and_differentiated() -> None:
     folded(images).sum().backward()
     assert images.grad is not None
     assert images.grad.abs().max() > 0
+
+
+@pytest.mark.parametrize("name", ["cait_s24", "deit3_small"])
+def test_exporters_see_plain_operations(name: str) -> None:
+    """Engines that read traces don't follow a product into a view of what it adds to."""
+    folded = vitrail.fold(randomize(small_model(name)))
+    images = images_for(folded)
+    with torch.inference_mode(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        traced = torch.jit.trace(folded, images, check_trace=False)
+        assert not {"aten::addmm_", "aten::mm"} & {node.kind() for node in traced.inlined_graph.nodes()}
+        torch.testing.assert_close(traced(images), folded(images), atol=1e-5, rtol=1e-5)
 
 
 def test_what_needs_the_original_refuses_a_folded_model(tmp_path: Path) -> None:

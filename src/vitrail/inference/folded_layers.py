@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from vitrail.layers.attention import SelfAttention, TalkingHeadsAttention, join_heads, split_heads
-from vitrail.layers.talking_heads import prefers_whole
+from vitrail.layers.talking_heads import is_recorded, prefers_whole
 from vitrail.layers.talking_heads_forms import HeadMixing, attend_whole
 from vitrail.models.contract import Features, Model
 
@@ -19,7 +19,8 @@ def add_to(x: Tensor, update: Tensor) -> Tensor:
 def add_product(x: Tensor, hidden: Tensor, layer: nn.Linear) -> Tensor:
     """x + layer(hidden), in one product on a CPU: it adds to the sum of x and the bias."""
     weight, bias = layer.weight, layer.bias
-    if x.device.type != "cpu" or bias is None or not x.dtype == hidden.dtype == weight.dtype:  # autocast changes types
+    is_of_one_type = x.dtype == hidden.dtype == weight.dtype  # autocast changes types
+    if x.device.type != "cpu" or bias is None or not is_of_one_type or is_recorded():
         return add_to(x, layer(hidden))
     total = x.contiguous() + bias
     total.view(-1, total.shape[-1]).addmm_(hidden.reshape(-1, hidden.shape[-1]), weight.t())

@@ -6,7 +6,8 @@ import threading
 import torch
 from torch import Tensor
 
-_SHARE = 8  # up to one part in so many of the machine's memory
+_SHARE = 8  # up to one part in so many of the machine's memory, and no more than _MOST
+_MOST = 4 << 30  # bytes
 
 
 class KeptMemory:
@@ -49,6 +50,6 @@ class KeptMemory:
 def machine_limit() -> int:
     """Bytes that may be kept on this machine; none where it does not tell how much it has."""
     try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // _SHARE
+        return min(_MOST, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // _SHARE)
     except (AttributeError, ValueError, OSError):
         return 0

@@ -190,10 +190,14 @@ def _without_autocast(query: Tensor) -> AbstractContextManager[Any]:
     return nullcontext()
 
 
+def is_recorded() -> bool:
+    """Whether a compiler or an exporter looks on: it is given plain operations, which it joins by itself."""
+    return torch.compiler.is_compiling() or torch.jit.is_tracing()
+
+
 def _needs_plain(query: Tensor) -> bool:
     """Whether the computation is only recorded, or there is nothing to compute."""
-    is_recorded = torch.compiler.is_compiling() or torch.jit.is_tracing() or query.device.type == "meta"
-    return is_recorded or query.numel() == 0
+    return is_recorded() or query.device.type == "meta" or query.numel() == 0
 
 
 def _check(query: Tensor, *, key: Tensor, value: Tensor, mixing: HeadMixing) -> None:
