@@ -1,7 +1,6 @@
 """A run that is killed at any moment goes on by the same command, at once, and ends with the same bits."""
 
 import functools
-import json
 import random
 import signal
 import subprocess
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import torch
 from tiny_runs import run_in, start
+from warm import WarmProcess
 
 from vitrail.training.runs.run_folder import RunFolder
 
@@ -31,11 +31,11 @@ def attempt(rng: random.Random, folder: Path) -> str | None:
         process = start(run, *words)
         wait_for(run / mark if mark else folder, process)
         time.sleep(pause)
-        process.send_signal(signal.SIGKILL)
-        if process.wait() not in (0, -signal.SIGKILL):
-            return f"{words[-1]}, killed {', then '.join(killed_at)}: the same command said {read(process)}"
-        assert process.stdout is not None
-        process.stdout.close()
+        if process.poll() is None:
+            process.kill()
+        said = read(process)
+        if process.returncode not in (0, -signal.SIGKILL):
+            return f"{words[-1]}, killed {', then '.join(killed_at)}: the same command said {said}"
         killed_at.append(f"{pause:.2f} s after {mark or 'the start'}")
     process = start(run, *words)
     said = read(process)
@@ -44,7 +44,7 @@ def attempt(rng: random.Random, folder: Path) -> str | None:
         return f"{place}: the same command gave {process.returncode}: {said}"
     if left := [str(path.relative_to(run)) for path in run.rglob("*.partial")]:
         return f"{place}: {', '.join(left)} is left"
-    if _content(run / "model" / "model.safetensors") != _uninterrupted():
+    if (run / "model" / "model.safetensors").read_bytes() != _uninterrupted():
         return f"{place}: the model is another than that of an uninterrupted run"
     records = [(record["kind"], record["step"]) for record in RunFolder(run).read_metrics()]
     if len(set(records)) != len(records) or records != sorted(records, key=lambda record: record[1]):
@@ -56,30 +56,22 @@ _COMMON = ("epochs=6", "run.save_minutes=0.0001")
 
 
 @functools.cache
-def _uninterrupted() -> tuple[object, bytes]:
-    """The weights of a run that nothing happened to."""
+def _uninterrupted() -> bytes:
+    """The file of weights of a run that nothing happened to."""
     torch.set_num_threads(1)  # as in the processes that `start` begins
     with tempfile.TemporaryDirectory() as place:
-        return _content(run_in(Path(place) / "run", *_COMMON).model / "model.safetensors")
+        return (run_in(Path(place) / "run", *_COMMON).model / "model.safetensors").read_bytes()
 
 
-def wait_for(path: Path, process: "subprocess.Popen[str]") -> None:
+def wait_for(path: Path, process: WarmProcess) -> None:
     """Until a path exists or the process has ended."""
     while not path.exists() and process.poll() is None:
         time.sleep(0.002)
 
 
-def read(process: "subprocess.Popen[str]") -> str:
+def read(process: WarmProcess) -> str:
     """What a process says until its end; it is killed where that does not come."""
     try:
         return process.communicate(timeout=_SECONDS)[0]
-    except subprocess.TimeoutExpired:
-        process.kill()
-        return f"it did not end in {_SECONDS:g} s: {process.communicate()[0]}"
-
-
-def _content(path: Path) -> tuple[object, bytes]:
-    """The header of a file of safetensors, whatever its order, and the bytes of its tensors."""
-    data = path.read_bytes()
-    size = int.from_bytes(data[:8], "little")
-    return json.loads(data[8 : 8 + size]), data[8 + size :]
+    except subprocess.TimeoutExpired as error:
+        return f"it did not end in {_SECONDS:g} s: {error.output}"

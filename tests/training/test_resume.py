@@ -1,6 +1,5 @@
 """Ctrl-C saves first, and the run goes on as if nothing had happened; processes share the work exactly."""
 
-import os
 import signal
 from pathlib import Path
 
