@@ -218,7 +218,7 @@ def test_options_reach_the_backbone_and_stay_with_it(tmp_path: Path) -> None:
 
 
 def test_drop_path_reaches_the_backbone() -> None:
-    assert make("convnext_atto", drop_path=0.3).backbone.stages[-1].blocks[-1].drop_path.drop_prob == pytest.approx(0.3)
+    assert make("convnext_atto", drop_path=0.3).backbone.stages[-1].blocks[-1].drop_path.rate == pytest.approx(0.3)
 
 
 @torch.no_grad()

@@ -144,7 +144,9 @@ def test_a_recipe_file_brings_no_code(
     path = here / "downloaded.yaml"
     path.write_text(write_yaml(tiny_recipe("model.settings={}", "model=deit_tiny", *words)), encoding="utf-8")
     assert read_recipe(path)  # reading and showing it is harmless
-    for command in (["train", str(path), "out=run"], ["plan", str(path)], ["train", "out=run"]):
+    (here / "run").mkdir()
+    (here / "run" / "recipe.yaml").write_bytes(path.read_bytes())
+    for command in (["train", str(path), "out=new"], ["plan", str(path)], ["train", "out=run"]):
         assert main(command) == 2
         assert f"the {what} is code that a file names" in capsys.readouterr().err
     assert not (here / "imported").exists()

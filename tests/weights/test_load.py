@@ -244,7 +244,7 @@ def test_sources_that_are_no_weights(source: Any, text: str) -> None:
 
 
 def test_unknown_interpolation() -> None:
-    with pytest.raises(ValueError, match="bicubic, bilinear, not 'nearest'"):
+    with pytest.raises(ValueError, match="bicubic, bilinear, antialiased, not 'nearest'"):
         load_weights(fresh("deit_tiny"), {}, interpolation="nearest")
 
 

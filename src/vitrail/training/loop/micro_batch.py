@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from vitrail.training.parallel.distributed import World
@@ -79,11 +80,11 @@ def _choose_by_sizes(
 
 def count_kept_bytes(model: nn.Module, run: Callable[[], Tensor]) -> int:
     """Bytes that a forward pass keeps for the backward pass, beside the weights."""
-    weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    weights = {_storage_of(parameter).data_ptr() for parameter in model.parameters()}
     kept: dict[int, int] = {}
 
     def note(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
+        storage = _storage_of(tensor)
         if storage.data_ptr() not in weights:
             kept[storage.data_ptr()] = storage.nbytes()
         return tensor
@@ -92,6 +93,11 @@ def count_kept_bytes(model: nn.Module, run: Callable[[], Tensor]) -> int:
         loss = run()
     del loss
     return sum(kept.values())
+
+
+def _storage_of(tensor: Tensor) -> torch.UntypedStorage:
+    """The memory of a tensor; of one that is divided over processes, of this one's part."""
+    return (tensor.to_local() if isinstance(tensor, DTensor) else tensor).untyped_storage()
 
 
 def memory_of_machine() -> int:
