@@ -185,4 +185,5 @@ def _scale_levels(levels: np.ndarray) -> np.ndarray:
 
 
 def _finite(levels: np.ndarray) -> np.ndarray:
-    return np.nan_to_num(levels.astype(np.float64), posinf=0.0, neginf=0.0)
+    with np.errstate(invalid="ignore"):  # of a NaN that would signal
+        return np.nan_to_num(levels.astype(np.float64), posinf=0.0, neginf=0.0)
