@@ -399,6 +399,7 @@ class Stage:
             with self._evaluated_weights():
                 self.task.finish(self.objective, self.loaders)
         if self.world.is_main:
+            self.folder.check_present()
             for evaluator in self.evaluators:
                 evaluator.write(self.folder.path)
             self.metrics.note_evaluation(
