@@ -1,185 +1,34 @@
-"""One stage of a run: build, step, log, evaluate, save; and go on after a stop as if there had been none."""
+"""One stage of a run: step, log, evaluate, save; and go on after a stop as if there had been none."""
 
 import contextlib
 import logging
-import math
 import time
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
 
 from vitrail.data.contract import Batch
-from vitrail.data.draws import seed_of_stage
-from vitrail.data.sampler import count_parts
-from vitrail.evaluation.lanes import Lanes
-from vitrail.settings.recipe import Recipe
 from vitrail.storage import content_of
-from vitrail.tasks import find_task
-from vitrail.tasks.contract import Initial, Measure, Task, TaskData
-from vitrail.tasks.site import Site
-from vitrail.training.loop.acceleration import choose_memory_format
-from vitrail.training.loop.ema import MovingAverage
-from vitrail.training.loop.freezing import freeze
-from vitrail.training.loop.gradients import StepGradients
-from vitrail.training.loop.held_up import HeldUp
 from vitrail.training.loop.interruption import Interrupted
 from vitrail.training.loop.not_finite import describe_not_finite, find_not_finite
-from vitrail.training.loop.planned import plan_compute
 from vitrail.training.loop.prefetch import on_device
 from vitrail.training.loop.read_ahead import ReadAhead
 from vitrail.training.loop.schedule import set_schedules
-from vitrail.training.loop.stage_metrics import StageMetrics
-from vitrail.training.loop.step_guard import SeenStep, StepGuard, are_finite
-from vitrail.training.loop.surroundings import Surroundings
-from vitrail.training.parallel.batch_norm import is_synchronized, synchronize_statistics
-from vitrail.training.parallel.exchange import Exchange
+from vitrail.training.loop.stage_parts import StageParts
+from vitrail.training.loop.step_guard import SeenStep, are_finite
+from vitrail.training.parallel.batch_norm import is_synchronized
 from vitrail.training.parallel.sharding import (
     clip_gradients,
-    divide_average,
     is_sharded,
-    load_optimizer,
-    shard,
-    use_divided_updates,
-    whole,
 )
-from vitrail.training.runs.checkpoint import STEPS_OF_STAGE
 from vitrail.training.runs.checkpoint_content import REMEDY
-from vitrail.training.runs.reference_curves import load_curve
-from vitrail.weights import save_model
 
 _LOGGER = logging.getLogger(__name__)
 
 
-class Stage:
+class Stage(StageParts):
     """One stage of a run, from its data to its weights."""
-
-    def __init__(self, recipe: Recipe, *, number: int, around: Surroundings) -> None:
-        self.recipe, self.number, self.around = recipe, number, around
-        self.folder, self.world, self.progress = around.folder, around.world, around.progress
-        self.device, self.dtype = around.device, around.dtype
-        self.seed = seed_of_stage(recipe.seed, number)
-        self.num_cores = around.num_cores
-        self.task = self._make_task()
-        self.data: TaskData = self.task.open()
-        self.step = 0
-        self.best_value, self.best_epoch = self.measure.worst, 0.0
-        self.num_skipped = 0
-        self.metrics = StageMetrics(number, around, load_curve(recipe.against) if recipe.against else None)
-
-    def _make_task(self) -> Task[Any]:
-        site = Site(
-            device=self.device,
-            dtype=self.dtype,
-            world=self.world,
-            reporter=self.progress,
-            seed=self.seed,
-            stage=self.number,
-            folder=self.folder.path,
-            num_lanes=1 if self._is_divided else self.num_cores,
-            is_sharded=self._is_divided,
-        )
-        return find_task(self.recipe.task)(self.recipe, site)
-
-    @property
-    def _is_divided(self) -> bool:
-        """Whether each process is to have a part of the model."""
-        return self.recipe.run.sharding == "full" and self.world.num_ranks > 1
-
-    @property
-    def measure(self) -> Measure:
-        """What decides which weights are the best."""
-        return self.task.measures[0]
-
-    @property
-    def description(self) -> dict[str, Any]:
-        """The content of task.json."""
-        return self.task.describe(self.data.describe())
-
-    def prepare(self, state: dict[str, Any] | None, *, initial: Initial | None) -> None:
-        """Build everything; take the weights of the stage before, or the whole state of a checkpoint."""
-        recipe = self.recipe
-        self.model = self.task.make_model(self.description)
-        source = initial or recipe.model.source
-        if state is not None:
-            with content_of(state["file"], remedy=REMEDY):
-                self.model.load_state_dict(state.pop("model"))
-        elif source is not None:
-            self.task.load_initial(self.model, source, description=self.description)
-        freeze(self.model.trunk, recipe.model.train_only)
-        self.model.train()
-        if recipe.run.checkpointing:
-            self.model.recompute_blocks()
-        if self._is_divided:  # block after block: no device ever holds the whole
-            shard(self.model, world=self.world, device=self.device, dtype=self.dtype)
-        self.model.to(self.device)
-        choose_memory_format(self.model, recipe.run, self.device)
-        self.task.attach(self.model)
-        if state is None:
-            self.task.start_head()
-        plan = plan_compute(
-            self.model,
-            self.task,
-            stage=self.number,
-            num_samples=self._rank_batch,
-            num_cores=self.num_cores,
-            folder=self.folder,
-            world=self.world,
-        )
-        torch.set_num_threads(plan.threads)
-        if recipe.run.sync_batch_norm and self.world.num_ranks > 1:  # from here on all processes keep step
-            synchronize_statistics(self.model)
-        self.optimizer = recipe.optimizer.build(self.model, lr=recipe.lr)
-        if is_sharded(self.model):
-            use_divided_updates(self.optimizer)
-        decay = recipe.regularisation.ema
-        self.average = MovingAverage(self.model, decay=decay, warmup=True) if decay else None
-        self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.dtype == torch.float16)
-        self.num_parts = count_parts(
-            min(recipe.batch_size, self.data.num_train),
-            num_ranks=self.world.num_ranks,
-            micro_batch=plan.micro_batch,
-            keeps_pairs=self.task.keeps_pairs,
-        )
-        self.loaders = self.task.make_loaders(num_parts=self.num_parts, listing=self.folder.quarantine_file)
-        self.sampler = self.loaders.train.sampler
-        self.total_steps = recipe.steps or math.ceil(recipe.epochs * self.sampler.num_steps)
-        self.schedules = recipe.schedule.build(
-            lr=recipe.lr,
-            weight_decay=recipe.optimizer.weight_decay,
-            steps_per_epoch=self.sampler.num_steps,
-            total_steps=self.total_steps,
-        )
-        self.objective = self.task.make_objective(total_steps=self.total_steps)
-        # Without a val nothing is measured, and no weights are the best.
-        self.evaluators = self.task.make_evaluators(self.objective, self.loaders) if self.data.num_val else ()
-        self.exchange = Exchange(self.world)
-        self._restored_from = None if state is None else state["file"]
-        self.guard = StepGuard(self.model, self.optimizer, self.objective)
-        if state is not None:
-            with content_of(state["file"], remedy=REMEDY):
-                self._restore(state)
-        self.gradients = StepGradients(
-            self.model,
-            self.task,
-            objective=self.objective,
-            sampler=self.sampler,
-            scaler=self.scaler,
-            world=self.world,
-            lanes=Lanes(plan.num_lanes, threads=plan.threads),
-        )
-        self.held_up = HeldUp(self.gradients.lanes)
-
-    @property
-    def _rank_batch(self) -> int:
-        """Samples of a step in this process."""
-        return -(-min(self.recipe.batch_size, self.data.num_train) // self.world.num_ranks)
-
-    @property
-    def epoch(self) -> float:
-        """How many epochs are done."""
-        return self.step / self.sampler.num_steps
 
     def run(self) -> None:
         """Take all steps that are left."""
@@ -424,62 +273,3 @@ class Stage:
                 yield
             finally:
                 self.model.train()
-
-    def save(self, *, is_best: bool) -> None:
-        """Write a checkpoint of everything that the rest of the run depends on."""
-        self._last_save = time.monotonic()
-        if self.world.is_main:
-            self.folder.check_present()
-        step = self.number * STEPS_OF_STAGE + self.step
-        objective = self.objective.state_dict()  # of every process
-        checkpoints = self.around.checkpoints
-        if is_sharded(self.model):
-            checkpoints.save_divided(self._state(objective), step=step, is_best=is_best, world=self.world)
-        elif self.world.is_main:
-            checkpoints.save(self._state(objective), step=step, is_best=is_best)
-
-    def _state(self, objective: dict[str, Any]) -> dict[str, Any]:
-        return {
-            "stage": self.number,
-            "step": self.step,
-            "data": self.description,
-            "model": self.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "average": self.average.state_dict() if self.average else None,
-            "scaler": self.scaler.state_dict(),
-            "objective": objective,
-            "best": {"value": self.best_value, "epoch": self.best_epoch},
-            "num_skipped": self.num_skipped,
-        }
-
-    def _restore(self, state: dict[str, Any]) -> None:
-        """Take in what a checkpoint holds beside the model; it is taken out of `state`, which frees its memory."""
-        load_optimizer(self.optimizer, state.pop("optimizer"))
-        average = state.pop("average")
-        if self.average is not None:
-            self.average.load_state_dict(divide_average(average, weights=self.average.weights))
-        if state["scaler"]:  # nothing is in it unless the run was in fp16
-            self.scaler.load_state_dict(state["scaler"])
-        self.objective.load_state_dict(state.pop("objective") or {})
-        best = state["best"]
-        self.best_value, self.best_epoch = best.get("value", best.get("top1")), best["epoch"]
-        self.step, self.num_skipped = state["step"], state["num_skipped"]
-        if self.step > self.total_steps:
-            raise ValueError(f"it is of step {self.step} of {self.total_steps}")
-
-    def finish(self) -> Initial:
-        """What the next stage begins with: the average, where there is one."""
-        if self.average is not None:
-            self.average.copy_to(self.model)
-        self.world.share_buffers(self.model)
-        weights = {name: value.detach().cpu().clone() for name, value in whole(self.model.state_dict()).items()}
-        return Initial(weights, self.model.grid, self.description)
-
-    def write_model(self, weights: Mapping[str, Tensor]) -> None:
-        """The folder `model`, loadable by `vitrail.load_model`, with what its task says of it."""
-        model = self.model
-        if is_sharded(model):
-            model = self.task.make_model(self.description)
-            model.load_state_dict(weights)
-        self.folder.check_present()
-        save_model(model.for_inference(), self.folder.model, documents={self.folder.task_file.name: self.description})
