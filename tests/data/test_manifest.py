@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from vitrail.data.contract import Dataset, Note, Source
+from vitrail.data.contract import Dataset, Level, Note, Source
 from vitrail.data.sources.manifest import open_manifest
+from vitrail.data.sources.manifest_labels import rarest_of_each
 from vitrail.data.stored import FileDataset
 
 ROWS = """path,label,split
@@ -536,3 +537,7 @@ def test_images_of_several_labels_are_split_by_their_rarest(tmp_path: Path) -> N
     rows = "".join(f"a/{row}.jpg,common{';rare' * (row % 10 == 0)}\n" for row in range(1, 101))
     source = opened(write(tmp_path, f"path,labels\n{rows}"), val_share=0.2)
     assert source.open("val").level().labels.sum(axis=0).tolist() == [20, 2]
+
+
+def test_images_of_no_class_at_all_are_split_like_others() -> None:
+    assert rarest_of_each(Level((), np.zeros((3, 0), dtype=bool))).tolist() == [-1, -1, -1]

@@ -321,7 +321,10 @@ def _load_newest(run: RunFolder, recipe: Recipe) -> tuple[int, Model, dict[str, 
         raise ValueError(f"{run.path} has neither a model nor a checkpoint yet: train on with vitrail train out=...")
     state = load_run_state(newest, num_stages=recipe.num_stages)
     with content_of(newest, remedy=REMEDY):
-        model = _task_of(stage_of(recipe, state["stage"])).make_model(state["data"])
+        stage = stage_of(recipe, state["stage"])
+        if (task := state["data"].get("task", stage.task)) != stage.task:
+            raise ValueError(f"it is of the task {task!r}, and the recipe of {stage.task}")
+        model = _task_of(stage).make_model(state["data"])
         model.load_state_dict(state["model"])
         if state["average"] is not None:
             average = MovingAverage(model, decay=0.0)

@@ -116,6 +116,8 @@ def rarest_of_each(level: Level) -> np.ndarray:
     """One class of each image, its rarest, by which images with several are split evenly; -1 for those of none."""
     if not level.is_multiple:
         return level.labels
+    if level.labels.shape[1] == 0:
+        return np.full(len(level.labels), -1)
     counts = level.labels.sum(axis=0)
     rarity = np.where(level.labels, counts, counts.max(initial=0) + 1)
     return np.where(level.labels.any(axis=1), rarity.argmin(axis=1), -1)
