@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
@@ -24,7 +25,7 @@ class Lanes:
     def __init__(self, count: int, *, threads: int = 1) -> None:
         self.count, self.threads = count, threads
         self._before = torch.get_num_threads()
-        self._passed = self._computed = 0.0
+        self._waited = self._computed = 0.0
         self._pool: ThreadPoolExecutor | None = None
         if count > 1:
             self._pool = ThreadPoolExecutor(
@@ -68,20 +69,31 @@ class Lanes:
                     future.exception()
 
     def share_of_core(self) -> float:
-        """The part of its time that a lane had a core to compute on, since the last call; 1 where nothing was done."""
-        share = self._computed / self._passed if self._passed > 0.0 else 1.0
-        self._passed = self._computed = 0.0
-        return min(share, 1.0)
+        """The part of the time that lanes could have computed in which they had a core, since the last call.
+
+        Only Linux tells how long a thread was ready and had none; elsewhere it is 1.
+        """
+        total = self._waited + self._computed
+        share = self._computed / total if total > 0.0 else 1.0
+        self._waited = self._computed = 0.0
+        return share
 
     def _account(self, timed: tuple[Result, float, float]) -> Result:
-        result, passed, computed = timed
-        self._passed += passed
+        result, waited, computed = timed
+        self._waited += waited
         self._computed += computed
         return result
 
 
 def _timed(function: Callable[[Item], Result], item: Item) -> tuple[Result, float, float]:
-    """The function of an item, with the seconds that passed and those in which this thread had a core."""
-    start, start_computing = time.perf_counter(), time.thread_time()
+    """The function of an item, with the seconds in which this thread was ready without a core, and those with one."""
+    start_waiting, start_computing = _seconds_without_core(), time.thread_time()
     result = function(item)
-    return result, time.perf_counter() - start, time.thread_time() - start_computing
+    return result, _seconds_without_core() - start_waiting, time.thread_time() - start_computing
+
+
+def _seconds_without_core() -> float:
+    try:
+        return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, IndexError, ValueError):
+        return 0.0

@@ -35,7 +35,7 @@ _SMALL_PATCHCONVNET = {
 
 
 def small() -> Recipe:
-    """A small PatchConvNet for a few thousand pictures of about 28 pixels, in minutes on a laptop.
+    """A small PatchConvNet for a few thousand pictures of about 28 pixels, in minutes.
 
     Command: vitrail train small data=fashion out=runs/small
     Cost: 3 min 18 s on two cores (AVX2).
@@ -45,7 +45,7 @@ def small() -> Recipe:
     return ClassifyRecipe(
         name="small",
         image_size=28,
-        epochs=28.0,
+        epochs=22.0,
         batch_size=32,
         model=ModelSettings(name="patchconvnet_s60", settings=_SMALL_PATCHCONVNET),
         # Few images bear little cropping: most of the object should stay in sight.

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from vitrail.evaluation.lanes import Lanes
 
-_ENOUGH = 0.8  # of its time that a lane should have a core
+_ENOUGH = 0.7  # of its time that a lane should have a core
 _FULL = 0.85  # of the cores' time: who uses that much holds itself up
 _TIMES_IN_A_ROW = 3
 

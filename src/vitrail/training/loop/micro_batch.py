@@ -15,9 +15,9 @@ from vitrail.training.parallel.distributed import World
 
 _LOGGER = logging.getLogger(__name__)
 _LARGEST = 1024
-# A CPU is fastest where activations stay near its caches, and hardly slower from 8 samples on (docs/benchmarks.md).
+# A CPU computes 8 samples at a time nearly as fast as more, but every micro-batch costs a pass over all gradients.
 _LARGEST_ON_CPU, _ENOUGH_ON_CPU = 128, 8
-_ACTIVATIONS_ON_CPU = 64 * 2**20  # bytes that are kept for the backward pass of a micro-batch
+_ACTIVATIONS_ON_CPU = 512 * 2**20  # bytes that are kept for the backward pass of a micro-batch
 _SMALLEST_OF_LANE = 4  # samples: fewer cost more than another lane wins
 _SHARE_OF_MEMORY = 0.9  # that a trial of several devices may fill
 _SHARE_OF_MACHINE = 0.5  # of its memory, that activations of all lanes may take
@@ -70,10 +70,10 @@ def _choose_by_sizes(
         return _even(min(num_samples, _LARGEST_ON_CPU // num_views))
     with _kept_buffers(model):
         size = max(1, count_kept_bytes(model, lambda: judge(model, 2)) // 2)
-    suits_caches = min(max(_ENOUGH_ON_CPU, _ACTIVATIONS_ON_CPU // size), _LARGEST_ON_CPU)
+    suits_cores = min(max(_ENOUGH_ON_CPU, _ACTIVATIONS_ON_CPU // size), _LARGEST_ON_CPU)
     fits_memory = int(_SHARE_OF_MACHINE * memory_of_machine() / num_lanes) // size
     fills_lanes = max(_SMALLEST_OF_LANE, -(-num_samples // num_lanes))
-    count = _even(min(num_samples, suits_caches, fits_memory, fills_lanes))
+    count = _even(min(num_samples, suits_cores, fits_memory, fills_lanes))
     _LOGGER.info("micro-batch of %d: a sample keeps %.1f MB for the backward pass", count, size / 1e6)
     return count
 
