@@ -18,7 +18,7 @@ $(STAMP): pyproject.toml constraints.txt | $(BIN)/pip
 	$(BIN)/python -m pip install -c constraints.txt -e ".[dev]"
 	@touch $@
 
-quickstart: $(STAMP)  ## check the embedded data, train a small CaiT on it, evaluate, predict: minutes on two cores
+quickstart: $(STAMP)  ## check the embedded data, train a small PatchConvNet on it, evaluate, predict: minutes on two cores
 	$(BIN)/vitrail check fashion --out runs/quickstart-check
 	$(BIN)/vitrail train small data=fashion out=runs/quickstart
 	$(BIN)/vitrail evaluate runs/quickstart
