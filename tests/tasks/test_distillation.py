@@ -132,7 +132,16 @@ def test_two_processes_learn_what_one_does(tmp_path: Path, teacher: Path) -> Non
         (["teacher={teacher}", "data=fashion"], "teacher.classes"),
         (["teacher={teacher}", "teacher.cache=8"], "teacher.cache"),
         (["teacher={teacher}", "teacher.kind=tokens"], "teacher.kind"),
-        (["teacher={teacher}", "teacher.kind=token", "model.settings.class_depth=0"], "distilled=True needs"),
+        (
+            [
+                "teacher={teacher}",
+                "teacher.kind=token",
+                "model=cait_xxs24",
+                "model.settings.class_depth=0",
+                "image_size=32",
+            ],
+            "distilled=True needs",
+        ),
     ],
 )
 def test_mistakes_are_one_line(
