@@ -49,7 +49,12 @@ class KeptMemory:
 
 def machine_limit() -> int:
     """Bytes that may be kept on this machine; none where it does not tell how much it has."""
+    return min(_MOST, (memory_of_machine() or 0) // _SHARE)
+
+
+def memory_of_machine() -> int | None:
+    """Bytes of memory that the machine has; None where it does not tell, as on Windows."""
     try:
-        return min(_MOST, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // _SHARE)
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):
-        return 0
+        return None

@@ -3,7 +3,6 @@
 import contextlib
 import copy
 import logging
-import os
 from collections.abc import Callable, Iterator
 
 import torch
@@ -11,6 +10,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from vitrail.layers.kept_memory import memory_of_machine
 from vitrail.training.parallel.distributed import World
 
 _LOGGER = logging.getLogger(__name__)
@@ -20,6 +20,7 @@ _LARGEST_ON_CPU, _ENOUGH_ON_CPU = 128, 8
 _ACTIVATIONS_ON_CPU = 512 * 2**20  # bytes that are kept for the backward pass of a micro-batch
 _SMALLEST_OF_LANE = 4  # samples: fewer cost more than another lane wins
 _SHARE_OF_MEMORY = 0.9  # that a trial of several devices may fill
+_MEMORY_UNTOLD = 8 * 2**30  # bytes, where a machine does not tell how much it has
 _SHARE_OF_MACHINE = 0.5  # of its memory, that activations of all lanes may take
 
 
@@ -71,7 +72,7 @@ def _choose_by_sizes(
     with _kept_buffers(model):
         size = max(1, count_kept_bytes(model, lambda: judge(model, 2)) // 2)
     suits_cores = min(max(_ENOUGH_ON_CPU, _ACTIVATIONS_ON_CPU // size), _LARGEST_ON_CPU)
-    fits_memory = int(_SHARE_OF_MACHINE * memory_of_machine() / num_lanes) // size
+    fits_memory = int(_SHARE_OF_MACHINE * (memory_of_machine() or _MEMORY_UNTOLD) / num_lanes) // size
     fills_lanes = max(_SMALLEST_OF_LANE, -(-num_samples // num_lanes))
     count = _even(min(num_samples, suits_cores, fits_memory, fills_lanes))
     _LOGGER.info("micro-batch of %d: a sample keeps %.1f MB for the backward pass", count, size / 1e6)
@@ -98,14 +99,6 @@ def count_kept_bytes(model: nn.Module, run: Callable[[], Tensor]) -> int:
 def _storage_of(tensor: Tensor) -> torch.UntypedStorage:
     """The memory of a tensor; of one that is divided over processes, of this one's part."""
     return (tensor.to_local() if isinstance(tensor, DTensor) else tensor).untyped_storage()
-
-
-def memory_of_machine() -> int:
-    """Bytes of memory that the machine has."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):  # Windows does not tell in this way
-        return 8 * 2**30
 
 
 @contextlib.contextmanager

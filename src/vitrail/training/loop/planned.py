@@ -27,6 +27,13 @@ class ComputePlan(NamedTuple):
     num_lanes: int  # micro-batches that are computed side by side
     threads: int  # of torch in each of them
 
+    @classmethod
+    def of(cls, micro_batch: int, *, num_samples: int, num_cores: int, threads: int | None = None) -> "ComputePlan":
+        """The cores divided among the micro-batches of a step; `threads` are those that a run has begun with."""
+        num_parts = -(-num_samples // micro_batch)
+        threads = threads or max(1, num_cores // num_parts)
+        return cls(micro_batch, max(1, min(num_parts, num_cores // threads)), threads)
+
 
 def plan_compute(
     model: Model, task: Task[Any], *, stage: int, num_samples: int, num_cores: int, folder: RunFolder, world: World
@@ -53,14 +60,16 @@ def plan_compute(
             device=site.device,
             together=world if is_sharded(model) else None,
         )
-    num_parts = -(-num_samples // plan[keys[0]])
-    if recipe.run.threads is not None or keys[1] not in plan:
-        plan[keys[1]] = max(1, num_cores // num_parts) if has_lanes else num_cores
+    known = None if recipe.run.threads is not None else plan.get(keys[1])
+    if has_lanes:
+        divided = ComputePlan.of(plan[keys[0]], num_samples=num_samples, num_cores=num_cores, threads=known)
+    else:
+        divided = ComputePlan(plan[keys[0]], 1, known or num_cores)
+    plan[keys[1]] = divided.threads
     plan = world.share(plan)
     if world.is_main:
         folder.write_json(folder.plan_file, plan | describe_environment(site.device, site.dtype))
-    micro_batch, threads = plan[keys[0]], plan[keys[1]]
-    return ComputePlan(micro_batch, max(1, min(num_parts, num_cores // threads)) if has_lanes else 1, threads)
+    return divided._replace(micro_batch=plan[keys[0]], threads=plan[keys[1]])
 
 
 def read_plan(folder: RunFolder) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from vitrail.tasks.site import Site
 from vitrail.training.loop.ema import MovingAverage
 from vitrail.training.loop.freezing import freeze
 from vitrail.training.loop.micro_batch import choose_micro_batch
-from vitrail.training.loop.planned import can_have_lanes, make_trial
+from vitrail.training.loop.planned import ComputePlan, can_have_lanes, make_trial
 from vitrail.training.loop.replicas import Replicas
 from vitrail.training.parallel.distributed import World
 
@@ -203,7 +203,7 @@ class _Trial:
 
     def choose_micro_batch(self) -> int:
         """The recipe's micro-batch, or the one that the run would take; with how many lanes, is noted here."""
-        num_cores, threads = self.recipe.run.threads or torch.get_num_threads(), 1
+        num_cores = self.recipe.run.threads or torch.get_num_threads()
         has_lanes = can_have_lanes(self.model, self.objective, self.task, world=World())
         micro_batch = self.recipe.run.micro_batch or choose_micro_batch(
             self.model,
@@ -214,10 +214,9 @@ class _Trial:
             device=self.device,
         )
         if has_lanes:
-            num_parts = -(-self.num_samples // micro_batch)
-            threads = max(1, num_cores // num_parts)
-            self.num_lanes = min(num_parts, num_cores // threads)
-            torch.set_num_threads(threads)
+            plan = ComputePlan.of(micro_batch, num_samples=self.num_samples, num_cores=num_cores)
+            self.num_lanes = plan.num_lanes
+            torch.set_num_threads(plan.threads)
         return micro_batch
 
     def measure_steps(self, micro_batch: int) -> float:
