@@ -33,11 +33,11 @@ from vitrail.settings.image_recipe import ImageRecipe
 from vitrail.settings.overriding import override
 
 RECIPES = {
-    "quickstart": ("small", "data=fashion", "steps=400", "evaluation.every=100"),
+    "quickstart": ("small", "data=fashion", "steps=650", "evaluation.every=100"),
     "deit_tiny 112": (
         "fine_tune",
         "data=shapes:size=112,count=640,val=64",
-        "init=random",
+        "init=null",
         "steps=24",
         "evaluation.every=100",
     ),

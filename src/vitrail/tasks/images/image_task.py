@@ -1,5 +1,6 @@
 """What every task on labelled images shares: loaders, preparation of batches, examples."""
 
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -25,6 +26,9 @@ from vitrail.tasks.images.labelled_data import LabelledData, balanced_weights, o
 from vitrail.tasks.site import Site
 
 _LARGEST_VAL_BATCH = 64  # of a process, unless the recipe says it
+_MOST_READERS = 8  # processes that read images by default
+_MANY_READINGS = 20_000  # of a run on a CPU that is long enough for a process of its own to read
+_CORES_OF_A_READER = 4
 
 
 class ImageTask(Task[ImageBatch]):
@@ -101,12 +105,23 @@ class ImageTask(Task[ImageBatch]):
             level=self.data.level,
             num_views=self.num_views,
             fixed_views=self.fixed_views,
-            num_workers=count_workers(recipe, self.site.device),
+            num_workers=self._count_readers(),
             quarantine=quarantine,
             pin_memory=self.site.device.type == "cuda",
         )
         val_batch = recipe.evaluation.batch_size or min(recipe.batch_size, _LARGEST_VAL_BATCH * ranks.num_ranks)
         return Loaders(train, self.make_plain_loader("val", batch_size=val_batch, quarantine=quarantine))
+
+    def _count_readers(self) -> int:
+        """Processes that read training images: by the recipe, by the device, or for a long run on several cores.
+
+        A thread that reads and augments takes turns with those that compute, because Python runs one at a time.
+        """
+        recipe, site = self.recipe, self.site
+        num_readings = recipe.steps * recipe.batch_size if recipe.steps else recipe.epochs * len(self.data.train)
+        if recipe.data.workers is None and site.device.type == "cpu" and num_readings >= _MANY_READINGS:
+            return min(_MOST_READERS, math.ceil(site.num_lanes / _CORES_OF_A_READER)) if site.num_lanes > 1 else 0
+        return count_workers(recipe, site.device)
 
     def make_plain_loader(self, split: str, *, batch_size: int, quarantine: Quarantine) -> ImageLoader:
         """Images of a split as they are, each once, in parts for the processes."""
@@ -175,7 +190,7 @@ def count_workers(recipe: ImageRecipe, device: torch.device) -> int:
 
 def default_workers(device: torch.device) -> int:
     """Processes that read images: none on a CPU, whose cores are busy; else one a core, up to eight."""
-    return 0 if device.type == "cpu" else min(8, os.cpu_count() or 1)
+    return 0 if device.type == "cpu" else min(_MOST_READERS, os.cpu_count() or 1)
 
 
 def require_classes(description: Mapping[str, Any]) -> Sequence[str]:
