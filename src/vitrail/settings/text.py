@@ -31,6 +31,15 @@ for _kind in (_Loader, _Dumper):
     _kind.add_implicit_resolver("tag:yaml.org,2002:float", _SCIENTIFIC, list("-+.0123456789"))
 
 
+def dotted(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every value of nested keys beside its dotted name."""
+    for key, value in content.items():
+        if isinstance(value, Mapping):
+            yield from dotted(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
 def read_recipe(path: Path) -> Recipe:
     """The recipe in a YAML file, of this format or of one before it."""
     from vitrail.storage import content_of, read_text

@@ -120,7 +120,8 @@ class ImageTask(Task[ImageBatch]):
         recipe, site = self.recipe, self.site
         num_readings = recipe.steps * recipe.batch_size if recipe.steps else recipe.epochs * len(self.data.train)
         if recipe.data.workers is None and site.device.type == "cpu" and num_readings >= _MANY_READINGS:
-            return min(_MOST_READERS, math.ceil(site.num_lanes / _CORES_OF_A_READER)) if site.num_lanes > 1 else 0
+            num_cores = site.num_lanes or torch.get_num_threads()
+            return min(_MOST_READERS, math.ceil(num_cores / _CORES_OF_A_READER)) if num_cores > 1 else 0
         return count_workers(recipe, site.device)
 
     def make_plain_loader(self, split: str, *, batch_size: int, quarantine: Quarantine) -> ImageLoader:
