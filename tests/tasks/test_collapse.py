@@ -45,7 +45,11 @@ def to_uniform(step: int) -> dict[str, float]:
 @pytest.mark.parametrize(
     ("signs", "course", "told"),
     [
-        (DINO, to_constant, r"collapsed \(constant\): the teacher gives all images the same answer since step 1[0-9]1 "),
+        (
+            DINO,
+            to_constant,
+            r"collapsed \(constant\): the teacher gives all images the same answer since step 1[0-9]1 ",
+        ),
         (DINO, to_uniform, r"collapsed \(uniform\): the teacher finds all answers equally probable since step \d\d "),
         (
             FEATURES,
@@ -156,7 +160,12 @@ def test_processes_decide_by_their_mean() -> None:
 def test_the_host_does_not_wait_in_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
     reads: list[int] = []
     watch = CollapseWatch(FEATURES)
-    monkeypatch.setattr(torch.Tensor, "tolist", lambda tensor: reads.append(watch.step) or [0.1])
+
+    def read(tensor: torch.Tensor) -> list[float]:
+        reads.append(watch.step)
+        return [0.1]
+
+    monkeypatch.setattr(torch.Tensor, "tolist", read)
     monkeypatch.setattr(torch.Tensor, "item", None)
     feed(watch, lambda step: {"feature_deviation": 0.1}, steps=40)
     assert reads == [10, 20, 30, 40]
