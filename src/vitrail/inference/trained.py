@@ -84,7 +84,7 @@ class Trained:
         if not self.num_classes:
             raise ValueError(
                 f"{label} has no classifier, it gives embeddings: search with vitrail gallery, measure with vitrail "
-                "retrieve or probe"
+                f"retrieve or probe, learn classes with vitrail train init={label}"
             )
 
     def predict(
@@ -331,7 +331,7 @@ def _load_newest(run: RunFolder, recipe: Recipe) -> tuple[int, Model, dict[str, 
             average.load_state_dict(state["average"])
             average.copy_to(model)
     _LOGGER.warning("%s has not ended: these are its weights after step %d", run.path, state["step"])
-    return state["stage"], model.eval(), state["data"]
+    return state["stage"], model.for_inference().eval(), state["data"]
 
 
 def _task_of(recipe: Recipe) -> Task[Any]:

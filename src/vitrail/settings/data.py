@@ -7,7 +7,7 @@ from pydantic import Field, NonNegativeInt
 from vitrail.settings.section import Section
 
 if TYPE_CHECKING:
-    from vitrail.data.contract import Dataset, Labels
+    from vitrail.data.contract import Dataset, Labels, Note
 
 
 NO_VAL = "none"  # what `data.val` says where a run is not evaluated
@@ -19,6 +19,7 @@ class OpenedSplits(NamedTuple):
     train: "Dataset"
     val: "Dataset"
     is_held_out: bool  # whether val was taken from train, since there was none
+    notes: "tuple[Note, ...]" = ()  # what was odd about the training data
 
 
 class DataSettings(Section):
@@ -72,4 +73,4 @@ class DataSettings(Section):
         else:  # what is in quarantine is of the training data, so other data to evaluate on is whole
             val = open_whole_val(self.val, labels=labels)
         is_held_out = has_own and any(note.problem == AUTOMATIC for note in source.notes)
-        return OpenedSplits(train, val, is_held_out)
+        return OpenedSplits(train, val, is_held_out, source.notes)

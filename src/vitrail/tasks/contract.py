@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
@@ -38,9 +38,12 @@ class Measure:
     digits: int = 2
     is_headline: bool = False  # whether it is told beside the first one in a few words about a run
     chart: str = ""  # title of the chart that it is drawn in; those of one title share it, none: not drawn
+    is_quality: bool = True  # whether weights can be chosen by it; else the newest ones count as the best
 
     def is_better(self, value: float, than: float) -> bool:
-        """Whether one value of it is better than another."""
+        """Whether one value of it is better than another; of what is no quality, any newer one is."""
+        if not self.is_quality:
+            return True
         return value > than if self.is_higher_better else value < than
 
     def show(self, value: float, *, digits: int | None = None) -> str:
@@ -109,6 +112,9 @@ class Objective(ABC, Generic[B]):
 class Evaluator(ABC):
     """A measurement on held-out data; every process takes part and gets the same numbers."""
 
+    def begin(self, *, epoch: float, is_last: bool) -> None:  # noqa: B027 most measure the same every time
+        """Hear how far the stage has come, and whether its last step is made, before it is measured."""
+
     @abstractmethod
     def measure(self, model: nn.Module) -> Iterator[tuple[str, float]]:
         """Names and numbers, of the model as it is."""
@@ -124,6 +130,11 @@ class Initial:
     weights: Mapping[str, Tensor]
     grid: tuple[int, int] | None  # rows and columns of the patches they were made for
     description: Mapping[str, Any]  # the task.json of that stage
+    saved: Mapping[str, Tensor] | None = None  # weights of the model that the stage would save, where it is another
+
+    def of_saved(self) -> "Initial":
+        """What the stage would save, which is what another task begins with."""
+        return self if self.saved is None else replace(self, weights=self.saved, saved=None)
 
 
 class TaskData(Protocol):
@@ -223,6 +234,11 @@ class Task(ABC, Generic[B]):
     def __init__(self, recipe: Any, site: Site) -> None:
         self.recipe, self.site = recipe, site
 
+    @property
+    def deciding(self) -> Measure:
+        """What decides which weights are the best, once the data is open: the first measure that evaluations give."""
+        return self.measures[0]
+
     def check(self) -> None:
         """Refuse a recipe that can't be learnt; asked of every stage before the first one begins."""
 
@@ -300,14 +316,18 @@ class Task(ABC, Generic[B]):
             raise ValueError(f"{request.source} was trained without val (data.val=none): add data=SPEC")
         model = request.trained.model.to(device)
         task.attach(model)
-        loaders = task.make_loaders(num_parts=1, listing=None)
-        objective = task.make_objective(total_steps=1, is_trial=True)
         with torch.no_grad():
-            task.finish(objective, loaders)
-            figures = dict(pair for one in task.make_evaluators(objective, loaders) for pair in one.measure(model))
+            figures = task.measure_trained(model)
         lines = [f"{request.source} on {data.num_val:,} samples of {recipe.data.spec}", ""]
         lines += [f"{one.label:<24}{one.show(figures[one.key])}" for one in cls.measures if one.key in figures]
         return Evaluation(figures, {"task": recipe.task, "data": recipe.data.spec, **figures}, "\n".join(lines))
+
+    def measure_trained(self, model: Model) -> dict[str, float]:
+        """The figures of a model that is attached and trained, by the evaluators of its run."""
+        loaders = self.make_loaders(num_parts=1, listing=None)
+        objective = self.make_objective(total_steps=1, is_trial=True)
+        self.finish(objective, loaders)
+        return dict(pair for one in self.make_evaluators(objective, loaders) for pair in one.measure(model))
 
     @classmethod
     def answer(
