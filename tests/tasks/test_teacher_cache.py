@@ -21,15 +21,9 @@ from vitrail.data.datasets import open_dataset
 from vitrail.data.policies import ColourJitter
 from vitrail.data.stored import ArrayDataset
 from vitrail.settings.images import AugmentationSettings
-from vitrail.tasks.distill.teacher_cache import (
-    ANSWERS_FILE,
-    KNOWN_FILE,
-    PARTS_FILE,
-    TeacherCache,
-    default_folder,
-    fingerprint_augmentation,
-    fingerprint_data,
-)
+from vitrail.tasks.distill.teacher_cache import TeacherCache
+from vitrail.tasks.teaching.answer_store import ANSWERS_FILE, KNOWN_FILE, PARTS_FILE, default_folder
+from vitrail.tasks.teaching.view_fingerprints import fingerprint_augmentation, fingerprint_data
 
 PARTS: dict[str, Any] = {
     "teacher": "aa",
@@ -166,9 +160,9 @@ def test_anything_else_has_a_cache_of_its_own(tmp_path: Path, change: dict[str, 
 
 def test_an_answer_without_its_mark_is_not_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache, place = make(tmp_path), places((0, 0), (1, 0))
-    from vitrail.tasks.distill import teacher_cache
+    from vitrail.tasks.teaching import answer_store
 
-    write_at, num_writes = teacher_cache._write_at, 0
+    write_at, num_writes = answer_store._write_at, 0
 
     def end_after_three(*words: Any) -> None:
         nonlocal num_writes
@@ -177,7 +171,7 @@ def test_an_answer_without_its_mark_is_not_known(tmp_path: Path, monkeypatch: py
             raise KeyboardInterrupt
         write_at(*words)
 
-    monkeypatch.setattr(teacher_cache, "_write_at", end_after_three)
+    monkeypatch.setattr(answer_store, "_write_at", end_after_three)
     with pytest.raises(KeyboardInterrupt):
         cache.write(*place, random_logits(2))
     again = make(tmp_path)

@@ -1,7 +1,6 @@
 """Teachers of a student (thesis 3.3): whatever classifies images, asked about the student's own augmented ones."""
 
 import math
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
@@ -11,22 +10,18 @@ from torch.nn import functional
 
 from vitrail.evaluation.predict import choose_precision
 from vitrail.inference.class_names import are_numbers, rename_classes
-from vitrail.models.published import read_model_text, split_model_texts
-from vitrail.settings.own import is_own
+from vitrail.models.published import split_model_texts
 from vitrail.settings.section import ImageSize
-from vitrail.tasks.distill.onnx_teacher import open_onnx
 from vitrail.tasks.distill.teacher_classes import ClassMapping, Groups, match_classes, read_mapping, select
-from vitrail.tasks.distill.teacher_sources import (
+from vitrail.tasks.teaching.onnx_teacher import open_onnx
+from vitrail.tasks.teaching.teacher_sources import (
+    KINDS,
     TeacherSource,
+    find_kind,
     hash_parts,
+    is_there,
     open_function,
     open_trained,
-)
-from vitrail.weights.hub import HUB_PREFIX
-
-_KINDS = (
-    "a run's folder, a saved model's, a name of `vitrail models` with published weights, timm/NAME.TAG, "
-    "NAME init=FILE, hf://OWNER/NAME, FILE.onnx or module:function"
 )
 
 
@@ -129,9 +124,9 @@ def load_teacher(
     name or index of the teacher's, or a list of them}; for several teachers one file for all, or one for each,
     separated by commas, where an empty one leaves a teacher to the names of its classes.
     """
-    specs = [spec] if _is_there(spec) else split_model_texts(spec)
+    specs = [spec] if is_there(spec) else split_model_texts(spec)
     if not all(specs):
-        raise ValueError(f"teacher={spec}: a name is empty; give {_KINDS}; several with a comma between two")
+        raise ValueError(f"teacher={spec}: a name is empty; give {KINDS}; several with a comma between two")
     files = [part.strip() for part in (mapping or "").split(",")]
     if len(files) not in (1, len(specs)):
         raise ValueError(f"{len(files)} files in teacher.classes for {len(specs)} teachers: give one, or one for each")
@@ -148,14 +143,5 @@ def load_teacher(
 
 def open_source(spec: str, *, image_size: ImageSize | None, device: torch.device) -> TeacherSource:
     """The classifier that a text stands for."""
-    if spec.lower().endswith(".onnx"):
-        return open_onnx(spec, image_size=image_size, device=device)
-    if _is_there(spec) or spec.startswith(HUB_PREFIX) or read_model_text(spec) is not None:
-        return open_trained(spec, image_size=image_size, device=device)
-    if is_own(spec):
-        return open_function(spec, image_size=image_size, device=device)
-    raise ValueError(f"{spec}: no such teacher; give {_KINDS}")
-
-
-def _is_there(spec: str) -> bool:
-    return bool(spec) and os.path.exists(os.path.expanduser(spec))
+    opened = {"onnx": open_onnx, "trained": open_trained, "function": open_function}
+    return opened[find_kind(spec)](spec, image_size=image_size, device=device)

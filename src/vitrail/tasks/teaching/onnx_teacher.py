@@ -11,7 +11,7 @@ from vitrail.data.checks import as_pair
 from vitrail.models.contract import IMAGENET_MEAN, IMAGENET_STD
 from vitrail.settings.section import ImageSize
 from vitrail.storage import hash_file, parse_json
-from vitrail.tasks.distill.teacher_sources import TeacherSource, hash_parts
+from vitrail.tasks.teaching.teacher_sources import TeacherSource, hash_parts
 
 _TYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
 
