@@ -5,6 +5,7 @@ import math
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from vitrail.data.contract import Dataset, Level
 from vitrail.data.datasets import open_dataset
 from vitrail.data.policies import ColourJitter
 from vitrail.data.stored import ArrayDataset
+from vitrail.evaluation.lanes import Lanes
 from vitrail.settings.images import AugmentationSettings
 from vitrail.tasks.distill.teacher_cache import TeacherCache
 from vitrail.tasks.teaching.answer_store import ANSWERS_FILE, KNOWN_FILE, PARTS_FILE, default_folder
@@ -134,6 +136,22 @@ def test_a_fresh_answer_is_the_same_as_the_stored_one(tmp_path: Path) -> None:
     fresh = make(tmp_path).answer(*place, pixels=lambda: logits, teacher=lambda pixels: pixels)
     assert torch.equal(make(tmp_path).answer(*place, pixels=never, teacher=lambda pixels: pixels), fresh)
     assert not torch.equal(fresh, logits.log_softmax(dim=-1))
+
+
+def test_lanes_that_ask_about_one_image_at_a_time_get_one_answer(tmp_path: Path) -> None:
+    cache, place, meeting = make(tmp_path), places((3, 1)), threading.Barrier(2)
+
+    def answer(logits: Tensor) -> Tensor:
+        def teacher(pixels: Tensor) -> Tensor:
+            meeting.wait(timeout=30)  # both have found that it is not known
+            return pixels
+
+        return cache.answer(*place, pixels=lambda: logits, teacher=teacher)
+
+    with Lanes(2) as lanes:
+        first, second = lanes.map(answer, random_logits(2).split(1))
+    assert torch.equal(first, second)
+    assert torch.equal(cache.read(*place), first)
 
 
 @pytest.mark.parametrize(

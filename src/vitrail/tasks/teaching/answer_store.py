@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from io import FileIO
@@ -29,6 +30,7 @@ class AnswerStore(ABC):
 
     def __init__(self, folder: Path, *, shape: tuple[int, int], record: np.dtype) -> None:
         self.folder, self.record = folder, record
+        self._writing = threading.Lock()
         _check_size(folder / KNOWN_FILE, shape[0] * shape[1])
         _check_size(folder / ANSWERS_FILE, shape[0] * shape[1] * record.itemsize)
         try:
@@ -51,10 +53,15 @@ class AnswerStore(ABC):
         return torch.from_numpy(self._known[self._places(indices, views)] != 0)
 
     def write(self, indices: Tensor, views: Tensor, answers: Tensor) -> None:
-        """Keep answers [batch, numbers]."""
+        """Keep answers [batch, numbers]; what is known already stays as it is."""
         records = self.encode(answers)
         rows, columns = self._places(indices, views)
-        places = (rows * self._known.shape[1] + columns).tolist()
+        with self._writing:  # lanes may be asked about one image at the same time: the first answer is the one kept
+            chosen = np.flatnonzero(self._known[rows, columns] == 0)
+            places = (rows * self._known.shape[1] + columns)[chosen].tolist()
+            self._write(places, records[chosen])
+
+    def _write(self, places: list[int], records: np.ndarray) -> None:
         try:
             with (self.folder / ANSWERS_FILE).open("r+b", buffering=0) as file:
                 for place, record in zip(places, records, strict=True):

@@ -1,5 +1,6 @@
 """An ONNX file as a teacher, run by onnxruntime."""
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -16,77 +17,100 @@ from vitrail.tasks.teaching.teacher_sources import TeacherSource, hash_parts
 _TYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
 
 
-def open_onnx(spec: str, *, image_size: ImageSize | None, device: torch.device) -> TeacherSource:
-    """The classifier of a file with one input [batch, 3, height, width] and logits as its first output.
+class OnnxModel:
+    """A file with one input, images [batch, 3, height, width]; any number of threads may ask it at a time.
 
     The image size is that of the input where it is fixed. Mean and deviation are ImageNet's unless the file's metadata
-    has `mean` and `std`, as JSON lists; `classes` there, a list of names, says what the classes are called.
+    has `mean` and `std`, as JSON lists.
     """
-    path = Path(spec).expanduser()
-    if not path.is_file():
-        raise ValueError(f"the teacher {spec}: no such file")
-    session = _start(path, spec, device=device)
-    if len(session.get_inputs()) != 1:
-        names = ", ".join(entry.name for entry in session.get_inputs())
-        raise ValueError(f"{spec} has the inputs {names}: a teacher has one, the images")
-    entry, output = session.get_inputs()[0], session.get_outputs()[0]
-    if len(entry.shape) != 4 or (isinstance(entry.shape[1], int) and entry.shape[1] != 3):
-        raise ValueError(f"{spec} takes {entry.shape}: a teacher takes images [batch, 3, height, width]")
-    if entry.type not in _TYPES:
-        raise ValueError(f"{spec} takes {entry.type}: a teacher takes float32 or float16")
-    if len(output.shape) != 2:
-        raise ValueError(f"{spec} gives {output.shape}: a teacher gives logits [batch, classes]")
-    size = _choose_size(spec, entry.shape[2:], image_size)
-    metadata = session.get_modelmeta().custom_metadata_map
-    mean, std = (
-        _read_numbers(spec, metadata, key) or usual for key, usual in (("mean", IMAGENET_MEAN), ("std", IMAGENET_STD))
-    )
-    classes = _read_list(spec, metadata, "classes")
-    num_classes = output.shape[1] if isinstance(output.shape[1], int) else None
+
+    def __init__(self, spec: str, *, image_size: ImageSize | None, device: torch.device) -> None:
+        path = Path(spec).expanduser()
+        if not path.is_file():
+            raise ValueError(f"the teacher {spec}: no such file")
+        self.spec, self._path, self._device = spec, path, device
+        self._num_threads, self._starting = torch.get_num_threads(), threading.Lock()
+        self._session = _start(path, spec, device=device, num_threads=self._num_threads)
+        entry = self._check_input()
+        self._input_name, self._dtype = entry.name, _TYPES[entry.type]
+        self._batch_size = entry.shape[0] if isinstance(entry.shape[0], int) else None
+        self.outputs: dict[str, list[Any]] = {output.name: output.shape for output in self._session.get_outputs()}
+        self.image_size = _choose_size(spec, entry.shape[2:], image_size)
+        self.metadata: dict[str, str] = self._session.get_modelmeta().custom_metadata_map
+        self.mean = _read_numbers(spec, self.metadata, "mean") or IMAGENET_MEAN
+        self.std = _read_numbers(spec, self.metadata, "std") or IMAGENET_STD
+        self.fingerprint = hash_parts("onnx", *(hash_file(file) for file in _files_of(path)))
+
+    def _check_input(self) -> Any:
+        entries = self._session.get_inputs()
+        if len(entries) != 1:
+            names = ", ".join(entry.name for entry in entries)
+            raise ValueError(f"{self.spec} has the inputs {names}: a teacher has one, the images")
+        [entry] = entries
+        if len(entry.shape) != 4 or (isinstance(entry.shape[1], int) and entry.shape[1] != 3):
+            raise ValueError(f"{self.spec} takes {entry.shape}: a teacher takes images [batch, 3, height, width]")
+        if entry.type not in _TYPES:
+            raise ValueError(f"{self.spec} takes {entry.type}: a teacher takes float32 or float16")
+        return entry
+
+    def ask(self, images: Tensor, *names: str) -> list[Tensor]:
+        """The outputs of those names for prepared images."""
+        values = np.ascontiguousarray(images.cpu().numpy(), dtype=self._dtype)
+        session, wanted = self._session_of_thread(), list(names)
+        if self._batch_size is None:
+            return list(map(torch.from_numpy, session.run(wanted, {self._input_name: values})))
+        num_missing = -len(values) % self._batch_size  # the last part is filled up with copies of its last image
+        values = np.concatenate([values, np.repeat(values[-1:], num_missing, axis=0)])
+        parts = [
+            session.run(wanted, {self._input_name: part}) for part in np.split(values, len(values) // self._batch_size)
+        ]
+        return [torch.from_numpy(np.concatenate(column)[: len(images)]) for column in zip(*parts, strict=True)]
+
+    def _session_of_thread(self) -> Any:
+        """A session with as many threads as torch has in the thread that asks: lanes have a core each, or a few.
+
+        Calls side by side share the session's further threads, so that together they take no more than the cores.
+        """
+        num_threads = torch.get_num_threads()
+        with self._starting:
+            if num_threads != self._num_threads:
+                self._session = _start(self._path, self.spec, device=self._device, num_threads=num_threads)
+                self._num_threads = num_threads
+            return self._session
+
+
+def open_onnx(spec: str, *, image_size: ImageSize | None, device: torch.device) -> TeacherSource:
+    """The classifier of a file with logits as its first output; `classes` in its metadata, a list, are their names."""
+    model = OnnxModel(spec, image_size=image_size, device=device)
+    name, shape = next(iter(model.outputs.items()))
+    if len(shape) != 2:
+        raise ValueError(f"{spec} gives {shape}: a teacher gives logits [batch, classes]")
+    classes = _read_list(spec, model.metadata, "classes")
+    num_classes = shape[1] if isinstance(shape[1], int) else None
     if classes is not None and num_classes not in (None, len(classes)):
         raise ValueError(f"{spec}: its metadata names {len(classes)} classes and it has {num_classes}")
     return TeacherSource(
         name=spec,
-        ask=_Session(session, input_name=entry.name, output_name=output.name),
-        fingerprint=hash_parts("onnx", *(hash_file(file) for file in _files_of(path))),
+        ask=lambda images: model.ask(images, name)[0],
+        fingerprint=model.fingerprint,
         num_classes=num_classes if classes is None else len(classes),
         classes=None if classes is None else tuple(map(str, classes)),
-        image_size=size,
-        mean=mean,
-        std=std,
+        image_size=model.image_size,
+        mean=model.mean,
+        std=model.std,
         is_autocast=False,  # the file says itself what is computed in which type
     )
 
 
-class _Session:
-    """From a tensor of images to a tensor of logits."""
-
-    def __init__(self, session: Any, *, input_name: str, output_name: str) -> None:
-        self.session, self.input_name, self.output_name = session, input_name, output_name
-        entry = session.get_inputs()[0]
-        self.dtype = _TYPES[entry.type]
-        self.batch_size = entry.shape[0] if isinstance(entry.shape[0], int) else None
-
-    def __call__(self, images: Tensor) -> Tensor:
-        values = np.ascontiguousarray(images.cpu().numpy(), dtype=self.dtype)
-        if self.batch_size is None:
-            return torch.from_numpy(self._run(values))
-        num_missing = -len(values) % self.batch_size  # the last part is filled up with copies of its last image
-        values = np.concatenate([values, np.repeat(values[-1:], num_missing, axis=0)])
-        parts = [self._run(part) for part in np.split(values, len(values) // self.batch_size)]
-        return torch.from_numpy(np.concatenate(parts)[: len(images)])
-
-    def _run(self, values: np.ndarray) -> np.ndarray:
-        return self.session.run([self.output_name], {self.input_name: values})[0]
-
-
-def _start(path: Path, spec: str, *, device: torch.device) -> Any:
+def _start(path: Path, spec: str, *, device: torch.device, num_threads: int) -> Any:
     try:
         import onnxruntime
     except ModuleNotFoundError:
         raise ValueError(f"{spec}: ONNX files need onnxruntime: pip install vitrail[onnx]") from None
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = torch.get_num_threads()
+    options.intra_op_num_threads = num_threads
+    # Threads that have nothing to do would spin, on the cores that the student is to be computed on.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.log_severity_level = 3  # errors only: the rest is about the graph, not about the user
     wanted = ["CUDAExecutionProvider"] if device.type == "cuda" else []
     offered = onnxruntime.get_available_providers()
