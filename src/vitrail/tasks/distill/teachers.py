@@ -6,14 +6,13 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
-from vitrail.evaluation.predict import choose_precision
 from vitrail.inference.class_names import are_numbers, rename_classes
 from vitrail.models.published import split_model_texts
 from vitrail.settings.section import ImageSize
 from vitrail.tasks.distill.teacher_classes import ClassMapping, Groups, match_classes, read_mapping, select
 from vitrail.tasks.teaching.onnx_teacher import open_onnx
+from vitrail.tasks.teaching.teacher_input import TeacherInput
 from vitrail.tasks.teaching.teacher_sources import (
     KINDS,
     TeacherSource,
@@ -48,8 +47,7 @@ class SingleTeacher(Teacher):
     ) -> None:
         self.source, self.name = source, source.name
         self.classes, self.mapping = tuple(classes), mapping
-        self.dtype = choose_precision("auto", device) if source.is_autocast else torch.float32
-        self.mean, self.std = (torch.tensor(value, device=device).view(-1, 1, 1) for value in (source.mean, source.std))
+        self.input = TeacherInput(source, device=device)
         self.num_classes = source.num_classes
         self.groups: Groups = None if self.num_classes is None else self._match(self.num_classes)
         self.fingerprint = hash_parts(
@@ -57,25 +55,17 @@ class SingleTeacher(Teacher):
             source.image_size,
             (source.mean, source.std),
             (self.classes, source.classes, mapping),
-            str(self.dtype),
+            str(self.input.dtype),
         )
 
     def __call__(self, pixels: Tensor) -> Tensor:
-        is_lower = self.dtype != torch.float32
         with torch.inference_mode():
-            images = self._prepare(pixels)
-            # Said in either case: the teacher must not take over the precision of the student around it.
-            with torch.autocast(pixels.device.type, dtype=self.dtype if is_lower else None, enabled=is_lower):
+            images = self.input(pixels)
+            with self.input.precision(pixels.device):
                 answers = self.source.ask(images)
             self._check(answers, len(pixels))
             logits = select(answers.to(pixels.device).float(), self.groups)
         return logits.clone()  # a tensor made in inference mode can't be saved for a backward pass
-
-    def _prepare(self, pixels: Tensor) -> Tensor:
-        images, size = pixels.float(), self.source.image_size
-        if size is not None and pixels.shape[-2:] != size:
-            images = functional.interpolate(images, size=size, mode="bicubic", antialias=True).clamp(0.0, 1.0)
-        return (images - self.mean) / self.std
 
     def _check(self, answers: Tensor, num_images: int) -> None:
         wanted = [num_images, self.num_classes or "classes"]

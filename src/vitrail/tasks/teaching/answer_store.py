@@ -127,11 +127,16 @@ def default_folder() -> Path:
 
 def open_place(folder: Path, parts: Mapping[str, Any], *, num_answers: int, record: np.dtype) -> Path:
     """The subfolder of `folder` that all of `parts` decide; an empty store where there is none yet."""
-    place = folder.expanduser() / hash_text(json.dumps(parts, sort_keys=True), size=12)
+    place = locate_place(folder, parts)
     if not place.is_dir():
         _create(place, parts, num_answers=num_answers, size=record.itemsize)
     _check_parts(place, parts)
     return place
+
+
+def locate_place(folder: Path, parts: Mapping[str, Any]) -> Path:
+    """Where the store of these parts is, or would be."""
+    return folder.expanduser() / hash_text(json.dumps(parts, sort_keys=True), size=12)
 
 
 def check_counts(**counts: int) -> None:

@@ -87,7 +87,7 @@ def open_function(spec: str, *, image_size: ImageSize | None, device: torch.devi
         if isinstance(classes, str) or not all(isinstance(name, str) for name in classes):
             raise ValueError(f"the teacher {spec}: its attribute classes must be a list of names, not {classes!r}")
         classes = tuple(classes)
-    fingerprint = getattr(ask, "fingerprint", None) or _source_code(make)
+    fingerprint = getattr(ask, "fingerprint", None) or source_code(make)
     if isinstance(ask, nn.Module):
         fingerprint = hash_parts(fingerprint, hash_tensors(ask.state_dict()))
         ask.requires_grad_(False).eval().to(device)
@@ -128,6 +128,6 @@ def _source_of(
     )
 
 
-def _source_code(function: Callable[[], object]) -> str:
+def source_code(function: Callable[[], object]) -> str:
     """A fingerprint of the file that a function is written in."""
     return hash_file(Path(inspect.getfile(inspect.unwrap(function))))
