@@ -76,10 +76,10 @@ class FeatureTask(UnlabelledTask[ImageBatch]):
             raise ValueError("features.summary and features.patches are 0: there is nothing to learn")
 
     def open(self) -> UnlabelledData:
-        """The data; what is wrong with the teacher is told here too."""
-        data = super().open()
+        """The data; what is wrong with the teacher is told before it is looked at."""
+        self.check()
         _ = self.teacher  # which is loaded now
-        return data
+        return super().open()
 
     def describe(self, data: Mapping[str, Any]) -> dict[str, Any]:
         """The content of task.json: with the sizes of the teacher's features, which projectors are made for."""
@@ -188,7 +188,7 @@ class FeatureTask(UnlabelledTask[ImageBatch]):
         assert isinstance(self.model, FeatureModel), "make_model gives one"
         num_images = self.recipe.batch_size // self.site.world.num_ranks
         is_watched = not is_trial and num_images >= _FEWEST_WATCHED
-        watch = self.make_watch(make_signs(self.model)) if is_watched else None
+        watch = self.make_watch(make_signs(self.model), is_trial=False) if is_watched else None
         return FeatureDistillation(self.recipe.features, shape=self.model.shape, watch=watch)
 
     def make_evaluators(self, objective: Objective[ImageBatch], loaders: Loaders) -> Sequence[Evaluator]:

@@ -116,7 +116,10 @@ def _open_trained(
 
     found = load_trained(spec)
     if image_size is not None:
-        found = found.seeing(image_size=image_size)
+        try:
+            found = found.seeing(image_size=image_size)
+        except ValueError as error:
+            raise ValueError(f"teacher.image_size={image_size} is no size for the teacher {spec}: {error}") from None
     model = found.model
     if model.config.in_channels != 3:
         raise ValueError(f"{spec} takes images of {model.config.in_channels} channels: a teacher must take 3")
