@@ -13,7 +13,7 @@ _SMALL_PATCHCONVNET = {"dim": 192, "depth": 8, "stem": "conv", "layer_scale": 1.
 
 
 def features_small() -> Recipe:
-    """A small PatchConvNet that learns DeiT-Ti's features from a few thousand photos, at 112 pixels.
+    """A small PatchConvNet that learns DeiT-Ti's features from a few thousand photos, at 112 px.
 
     Command: vitrail pretrain features_small data=FOLDER out=runs/features
         teacher=NAME and model=NAME take any other pair; then vitrail train fine_tune model=NAME init=runs/features
