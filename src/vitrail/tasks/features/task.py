@@ -25,7 +25,6 @@ from vitrail.tasks.teaching.view_fingerprints import fingerprint_augmentation, f
 from vitrail.tasks.unlabelled.collapse import Nearness, Sign, constant_features
 from vitrail.tasks.unlabelled.measures import MEASURES
 from vitrail.tasks.unlabelled.task import UnlabelledTask
-from vitrail.tasks.unlabelled.unlabelled_data import UnlabelledData
 
 _FEWEST_WATCHED = 8  # images of a step in a process, of which fewer always look alike
 _REMEDIES = ("lower lr", "set optimizer.clip=1")
@@ -74,12 +73,6 @@ class FeatureTask(UnlabelledTask[ImageBatch]):
             raise ValueError("no teacher given: add teacher=NAME of a model with published weights, or teacher=RUN")
         if not self.recipe.features.levels:
             raise ValueError("features.summary and features.patches are 0: there is nothing to learn")
-
-    def open(self) -> UnlabelledData:
-        """The data; what is wrong with the teacher is told before it is looked at."""
-        self.check()
-        _ = self.teacher  # which is loaded now
-        return super().open()
 
     def describe(self, data: Mapping[str, Any]) -> dict[str, Any]:
         """The content of task.json: with the sizes of the teacher's features, which projectors are made for."""
