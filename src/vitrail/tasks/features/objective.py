@@ -114,7 +114,8 @@ def spread_of(vectors: Tensor) -> dict[str, Tensor]:
     vectors = functional.normalize(vectors, dim=1)
     centred = vectors - vectors.mean(dim=0)
     energy = centred.square().sum()
-    products = centred @ centred.T if len(vectors) < vectors.shape[1] else centred.T @ centred
+    with torch.autocast(vectors.device.type, enabled=False):
+        products = centred @ centred.T if len(vectors) < vectors.shape[1] else centred.T @ centred
     rank = energy.square() / products.square().sum().clamp_min(1e-20)
     return {"feature_deviation": vectors.std(dim=0, correction=0).mean(), "effective_rank": rank.clamp_min(1.0)}
 

@@ -62,10 +62,11 @@ def find_statistics(task: "FeatureTask") -> dict[str, Statistics]:
                 values = getattr(features, level).movedim(1, -1).flatten(0, -2)  # [images, or patches of all, dim]
                 of_level.append(torch.stack([torch.ones_like(values), values, values.square()]).sum(dim=1))
             advance(batch.num_samples * site.world.num_ranks)
-    totals = [part for parts in site.world.gather(sums) for part in [parts]]
-    if not any(parts for found in totals for parts in found.values()):
+    found_everywhere = site.world.gather(sums)
+    parts = {level: [part for found in found_everywhere for part in found[level]] for level in sums}
+    if not all(parts.values()):
         raise ValueError(f"none of {len(chosen):,} images of {data.name} could be read, so the teacher saw nothing")
-    return {level: _finish([part for parts in totals for part in parts[level]]) for level in sums}
+    return {level: _finish(of_level) for level, of_level in parts.items()}
 
 
 def _finish(parts: list[Tensor]) -> Statistics:
