@@ -10,7 +10,20 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from vitrail.recipes import cait, deit, deit3, grafit, patchconvnet, resmlp, resnet, small, three_things, transfer, vit
+from vitrail.recipes import (
+    cait,
+    deit,
+    deit3,
+    features,
+    grafit,
+    patchconvnet,
+    resmlp,
+    resnet,
+    small,
+    three_things,
+    transfer,
+    vit,
+)
 from vitrail.recipes.published import figure_of, fill_in
 from vitrail.settings.own import is_own, load_own
 from vitrail.settings.recipe import Recipe
@@ -49,6 +62,9 @@ RECIPES: Mapping[str, Entry] = {
     "small_photos": Entry(small.small_photos),
     "small_photos_scratch": Entry(small.small_photos_scratch),
     "fine_tune": Entry(small.fine_tune),
+    # Features of a teacher, without labels
+    "features_small": Entry(features.features_small),
+    "features_deit_small": Entry(features.features_deit_small),
     # DeiT
     "deit_tiny": Entry(deit.deit, ("tiny",)),
     "deit_small": Entry(deit.deit, ("small",)),
