@@ -173,6 +173,11 @@ class Model(nn.Module):
         return None
 
     @property
+    def takes_one_size(self) -> bool:
+        """Whether images must be of the size the model is made for."""
+        return False
+
+    @property
     def has_two_heads(self) -> bool:
         """Whether there is a head for labels and one for a teacher's."""
         return isinstance(self._modules.get("head"), DistilledClassifier) and self.config.num_classes > 0
@@ -195,6 +200,11 @@ class Model(nn.Module):
     def for_inference(self) -> "Model":
         """The part that is saved and served, on the same weights."""
         return self
+
+    def handed_on(self) -> dict[str, Tensor]:
+        """The weights that the next stage of a run starts from."""
+        state: dict[str, Tensor] = self.state_dict()
+        return state
 
     def rebuilt(self, **changes: Any) -> "Model":
         """A model of the same kind with some other settings, and initial weights."""

@@ -217,7 +217,7 @@ class StageParts:
         if self.average is not None:
             self.average.copy_to(self.model)
         self.world.share_buffers(self.model)
-        weights = {name: value.detach().cpu().clone() for name, value in whole(self.model.state_dict()).items()}
+        weights = {name: value.detach().cpu().clone() for name, value in whole(self.model.handed_on()).items()}
         return Initial(weights, self.model.grid, self.description)
 
     def write_model(self, weights: Mapping[str, Tensor]) -> None:
