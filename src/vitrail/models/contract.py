@@ -201,11 +201,6 @@ class Model(nn.Module):
         """The part that is saved and served, on the same weights."""
         return self
 
-    def handed_on(self) -> dict[str, Tensor]:
-        """The weights that the next stage of a run starts from."""
-        state: dict[str, Tensor] = self.state_dict()
-        return state
-
     def rebuilt(self, **changes: Any) -> "Model":
         """A model of the same kind with some other settings, and initial weights."""
         model = type(self).made(dataclasses.replace(self.config, **changes))
