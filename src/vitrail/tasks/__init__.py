@@ -20,6 +20,7 @@ TASKS: dict[str, Row] = {
     "distill": Row("vitrail.tasks.distill.task:Distill", "vitrail.tasks.distill.settings:DistillRecipe"),
     "embed": Row("vitrail.tasks.embed.task:Embed", "vitrail.tasks.embed.settings:EmbedRecipe"),
     "clusterfit": Row("vitrail.tasks.clusterfit.task:ClusterFit", "vitrail.tasks.clusterfit.settings:ClusterFitRecipe"),
+    "dino": Row("vitrail.tasks.dino.task:DinoTask", "vitrail.tasks.dino.settings:DinoRecipe"),
 }
 
 
