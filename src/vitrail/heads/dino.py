@@ -109,6 +109,7 @@ class DinoModel(AroundTrunk):
     """
 
     config: DinoConfig
+    head: ProjectionHead
     family = "dino"
 
     def __init__(self, trunk: Model, settings: ProjectionSettings) -> None:
@@ -134,9 +135,9 @@ class DinoModel(AroundTrunk):
     @torch.no_grad()
     def move_teacher(self, momentum: float) -> None:
         """teacher <- momentum * teacher + (1 - momentum) * student, for all parameters."""
-        teacher = [*self.teacher_trunk.parameters(), *self.teacher_head.parameters()]
-        student = [*self.trunk.parameters(), *self.head.parameters()]
-        torch._foreach_lerp_(teacher, [value.detach() for value in student], 1.0 - momentum)
+        teacher: list[Tensor] = [*self.teacher_trunk.parameters(), *self.teacher_head.parameters()]
+        student = [value.detach() for part in (self.trunk, self.head) for value in part.parameters()]
+        torch._foreach_lerp_(teacher, student, 1.0 - momentum)
 
     def saved_trunk(self) -> Model:
         return self.teacher_trunk

@@ -132,10 +132,9 @@ class CropSettings(Section):
         )
         steps = (
             Sometimes(ColourJitter(*self.jitter), self.jitter_probability),
-            *(
-                Sometimes(ThreeAugment(parts=(part,)), probability)
-                for part, probability in (("grey", self.grey), ("blur", self.blur), ("solarise", self.solarise))
-            ),
+            Sometimes(ThreeAugment(parts=("grey",)), self.grey),
+            Sometimes(ThreeAugment(parts=("blur",)), self.blur),
+            Sometimes(ThreeAugment(parts=("solarise",)), self.solarise),
         )
         return Augmentation(image_size, crop, own_steps=steps)
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from torch.nn import functional
 from vitrail.data.contract import CropsBatch
 from vitrail.heads.dino import CropVectors, DinoModel
 from vitrail.tasks.contract import Losses, Objective
-from vitrail.tasks.dino.self_distillation import Temperatures, dino_loss
+from vitrail.tasks.dino.self_distillation import DinoLosses, Temperatures, dino_loss
 from vitrail.tasks.dino.settings import DinoSettings
 from vitrail.tasks.site import Alone, Together
 from vitrail.tasks.unlabelled.collapse import CollapseWatch
@@ -50,23 +50,25 @@ class Course:
 class Sums:
     """Sums over the images of a step, or a part of it: by these, parts and processes are one batch.
 
-    The centre follows the mean of the teacher's answers. Answers are linear in the vectors that are compared with the
-    prototypes: so it is the answer to their mean, which is many times shorter.
+    The centre follows the mean of the teacher's answers before the softmax. These are linear in the vectors that are
+    compared with the prototypes: so it is the answer to the mean of the vectors.
     """
 
-    values: Tensor  # [4 + dim + 2 * dim of the trunk], float64: images, rows, entropy, KL; vectors; features, squares
-    dim: int
+    values: Tensor  # float64: images, rows, entropy, KL; vectors; features, their squares; answers
+    dim: int  # of the vectors
+    num_features: int
 
     @classmethod
-    def of(cls, vectors: CropVectors, *, entropy: Tensor, divergence: Tensor) -> "Sums":
+    def of(cls, vectors: CropVectors, losses: DinoLosses) -> "Sums":
         """Those of a micro-batch."""
         num_images, num_rows = len(vectors.teacher), vectors.teacher[..., 0].numel()
-        counts = torch.tensor([num_images, num_rows], dtype=torch.float64, device=entropy.device)
-        told = torch.stack([entropy, divergence]).detach().double() * num_images
+        counts = torch.tensor([num_images, num_rows], dtype=torch.float64, device=losses.loss.device)
+        entropy, loss = losses.teacher_entropy.double(), losses.loss.detach().double()
+        told = torch.stack([entropy, loss - entropy]) * num_images
         features = functional.normalize(vectors.features.flatten(0, 1).double(), dim=1)
         taught = vectors.teacher.flatten(0, 1).double().sum(dim=0)
-        parts = [counts, told, taught, features.sum(dim=0), features.square().sum(dim=0)]
-        return cls(torch.cat(parts), vectors.teacher.shape[-1])
+        parts = [counts, told, taught, features.sum(dim=0), features.square().sum(dim=0), losses.answers.double()]
+        return cls(torch.cat(parts), len(taught), features.shape[1])
 
     @property
     def mean_vector(self) -> Tensor:
@@ -76,10 +78,17 @@ class Sums:
     @property
     def signals(self) -> dict[str, Tensor]:
         """What the watch for collapse looks at."""
-        mean, square = (self.values[4 + self.dim :] / self.values[1]).chunk(2)
-        deviation = (square - mean.square()).clamp_min(0.0).sqrt().mean()
         entropy, divergence = self.values[2:4] / self.values[0]
-        return {"teacher_entropy": entropy, "kl": divergence, "feature_deviation": deviation}
+        sizes = [self.num_features, self.num_features, len(self.values) - 4 - self.dim - 2 * self.num_features]
+        mean, square, answer = (self.values[4 + self.dim :] / self.values[1]).split(sizes)
+        deviation = (square - mean.square()).clamp_min(0.0).sqrt().mean()
+        information = (torch.special.entr(answer).sum() - entropy).clamp_min(0.0)
+        return {
+            "teacher_entropy": entropy,
+            "kl": divergence,
+            "information": information,
+            "feature_deviation": deviation,
+        }
 
 
 class Dino(Objective[CropsBatch]):
@@ -115,10 +124,8 @@ class Dino(Objective[CropsBatch]):
                 self.settings.student_temperature, self.course.teacher_temperature(self.num_steps)
             ),
         )
-        loss = losses.loss.detach()
-        divergence = loss - losses.teacher_entropy
-        sums = Sums.of(vectors, entropy=losses.teacher_entropy, divergence=divergence)
-        parts = {"dino": loss, **{name: value.float() for name, value in sums.signals.items()}}
+        sums = Sums.of(vectors, losses)
+        parts = {"dino": losses.loss.detach(), **{name: value.float() for name, value in sums.signals.items()}}
         return Losses(losses.loss, parts, sums)
 
     def note(self, seen: Any) -> None:
@@ -140,7 +147,7 @@ class Dino(Objective[CropsBatch]):
             model.move_teacher(momentum)
             return
         values = torch.stack([sums.values for sums in self._seen]).sum(dim=0)
-        sums = Sums(self.world.sum(values), self._seen[0].dim)
+        sums = replace(self._seen[0], values=self.world.sum(values))
         answer = model.teacher_head.prototypes(sums.mean_vector.to(self.centre.dtype))
         self.centre.lerp_(answer, 1.0 - self.settings.centre_momentum)
         model.move_teacher(momentum)

@@ -28,6 +28,7 @@ class DinoLosses(NamedTuple):
 
     loss: Tensor  # mean cross-entropy over the images and the pairs of a global crop of the teacher and another crop
     teacher_entropy: Tensor  # mean entropy of the teacher's answers, which the loss can't fall below
+    answers: Tensor  # [outputs]: the sum of the teacher's answers
 
 
 def dino_loss(
@@ -40,7 +41,7 @@ def dino_loss(
     temperatures: Temperatures,
 ) -> DinoLosses:
     """Cross-entropy of the teacher's centred and sharpened answers and the student's."""
-    loss, entropy = _DinoLoss.apply(
+    found = _DinoLoss.apply(
         student,
         prototypes.weight,
         prototypes.gain,
@@ -50,7 +51,7 @@ def dino_loss(
         centre,
         temperatures,
     )
-    return DinoLosses(loss, entropy)
+    return DinoLosses(*found)
 
 
 class _DinoLoss(torch.autograd.Function):
@@ -71,7 +72,7 @@ class _DinoLoss(torch.autograd.Function):
         teacher_gain: Tensor | None,
         centre: Tensor,
         temperatures: Temperatures,
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor]:
         num_images, num_crops, dim = student.shape
         num_outputs = weight.shape[0]
         needs_gradient = any(context.needs_input_grad)
@@ -84,6 +85,7 @@ class _DinoLoss(torch.autograd.Function):
             rows, teacher_rows = weight.to(dtype), teacher_weight.to(dtype)
             shift = centre / temperatures.teacher
             loss, entropy = student.new_zeros((), dtype=wide), student.new_zeros((), dtype=wide)
+            total = student.new_zeros(num_outputs, dtype=wide)
             of_student, of_weight = None, None
             if needs_gradient:
                 of_student, of_weight = torch.empty_like(student, dtype=wide), torch.zeros_like(weight, dtype=wide)
@@ -97,6 +99,7 @@ class _DinoLoss(torch.autograd.Function):
                 logs = torch.log_softmax(answers, dim=1)
                 targets = torch.exp(logs, out=answers)
                 entropy -= _dot(targets, logs)
+                total += targets.sum(dim=0)
                 del logs, answers
                 first, second = targets.view(2, -1, num_outputs)
                 both = first + second if num_crops > 2 else None
@@ -126,12 +129,12 @@ class _DinoLoss(torch.autograd.Function):
                 context.save_for_backward(
                     of_student.mul_(factor), of_weight.mul_(factor), None if of_gain is None else of_gain.mul_(factor)
                 )
-        context.mark_non_differentiable(entropy)
-        return loss, entropy
+        context.mark_non_differentiable(entropy, total)
+        return loss, entropy, total
 
     @staticmethod
     @once_differentiable
-    def backward(context: Any, of_loss: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(context: Any, of_loss: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         of_student, of_weight, of_gain = context.saved_tensors
         of_gain = None if of_gain is None else of_gain * of_loss
         return of_student * of_loss, of_weight.mul_(of_loss), of_gain, None, None, None, None, None

@@ -25,7 +25,7 @@ class DinoSettings(Section):
     student_temperature: PositiveFloat = 0.1
     """temperature of the student's answers"""
     teacher_temperature: PositiveFloat = 0.04
-    """temperature of the teacher's answers, after the warmup: lower sharpens them, so that they do not become uniform"""
+    """temperature of the teacher's answers after the warmup; a lower one keeps them from becoming uniform"""
     teacher_temperature_start: PositiveFloat = 0.04
     """temperature of the teacher's answers in the first epoch, where there is a warmup"""
     teacher_temperature_epochs: NonNegativeInt = 0

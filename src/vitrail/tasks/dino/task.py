@@ -15,7 +15,12 @@ from vitrail.settings.images import AugmentationSettings
 from vitrail.settings.recipe import Recipe
 from vitrail.tasks.dino.objective import Course, Dino
 from vitrail.tasks.dino.settings import DinoRecipe
-from vitrail.tasks.unlabelled.collapse import CollapseWatch, constant_answers, constant_features, uniform_answers
+from vitrail.tasks.unlabelled.collapse import (
+    constant_answers,
+    constant_features,
+    same_answers,
+    uniform_answers,
+)
 from vitrail.tasks.unlabelled.task import UnlabelledTask
 
 
@@ -104,19 +109,17 @@ class DinoTask(UnlabelledTask[CropsBatch]):
         """The loss with its centre, and the watch for collapse."""
         settings, site = self.recipe.dino, self.site
         num_train = self.data.num_train
-        sharper = "lower dino.teacher_temperature"
-        steadier = "raise dino.teacher_momentum"
+        outputs, sharper, steadier = settings.outputs, "lower dino.teacher_temperature", "raise dino.teacher_momentum"
         signs = [
-            constant_answers(
-                num_answers=settings.outputs, remedies=("lower dino.centre_momentum to 0.9", steadier)
-            ),
-            uniform_answers(num_answers=settings.outputs, remedies=(sharper, steadier)),
-            constant_features(dim=summary_width(self.model.trunk), remedies=(sharper, "lower lr")),
+            constant_answers(num_answers=outputs, remedies=("lower dino.centre_momentum to 0.9", steadier)),
+            uniform_answers(num_answers=outputs, remedies=(sharper, steadier)),
+            same_answers(num_answers=outputs, remedies=(steadier, "lower lr")),
+            constant_features(dim=summary_width(self.model.trunk), remedies=(steadier, "lower lr")),
         ]
         return Dino(
             settings,
             course=Course(settings, total_steps, max(1, num_train // min(self.recipe.batch_size, num_train))),
-            watch=CollapseWatch(signs, action="warn") if is_trial else self.make_watch(signs),
+            watch=self.make_watch(signs, is_trial=is_trial),
             world=None if is_trial else site.world,
             device=site.device,
         )
