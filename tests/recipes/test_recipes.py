@@ -121,7 +121,9 @@ def test_a_result_at_another_resolution_is_not_listed_as_the_recipes() -> None:
 @pytest.mark.parametrize("name", ONE_EACH)
 def test_the_command_of_the_docstring_trains_a_recipe_of_the_same_function(name: str) -> None:
     entry = RECIPES[name]
-    commanded = entry.about.partition("Command: vitrail train ")[2].split()[0]
+    told = re.search(r"Command: vitrail (train|pretrain) (\S+)", entry.about)
+    assert told is not None
+    commanded = told[2]
     assert RECIPES[commanded].function is entry.function
 
 

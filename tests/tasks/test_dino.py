@@ -250,9 +250,7 @@ def learn(steps: int, *, lr: float, **settings: float) -> None:
     torch.manual_seed(0)
     sizes: dict[str, Any] = {"hidden_dim": 32, "bottleneck_dim": 16}
     chosen = DinoSettings.model_validate({"outputs": NUM_OUTPUTS, **sizes, "frozen_epochs": 0, **settings})
-    trunk = vitrail.create_model(
-        "deit_tiny", image_size=16, patch_size=8, dim=DIM, depth=1, num_heads=2, num_classes=0
-    )
+    trunk = vitrail.create_model("deit_tiny", image_size=16, patch_size=8, dim=DIM, depth=1, num_heads=2, num_classes=0)
     model = DinoModel(trunk, ProjectionSettings(num_outputs=NUM_OUTPUTS, **sizes)).train()
     made: list[Callable[..., Any]] = [constant_answers, uniform_answers, same_answers]
     remedies = ("one", "other")
