@@ -173,6 +173,11 @@ class Model(nn.Module):
         return None
 
     @property
+    def takes_one_size(self) -> bool:
+        """Whether images must be of the size the model is made for."""
+        return False
+
+    @property
     def has_two_heads(self) -> bool:
         """Whether there is a head for labels and one for a teacher's."""
         return isinstance(self._modules.get("head"), DistilledClassifier) and self.config.num_classes > 0

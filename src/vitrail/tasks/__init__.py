@@ -21,6 +21,7 @@ TASKS: dict[str, Row] = {
     "embed": Row("vitrail.tasks.embed.task:Embed", "vitrail.tasks.embed.settings:EmbedRecipe"),
     "features": Row("vitrail.tasks.features.task:FeatureTask", "vitrail.tasks.features.settings:FeaturesRecipe"),
     "clusterfit": Row("vitrail.tasks.clusterfit.task:ClusterFit", "vitrail.tasks.clusterfit.settings:ClusterFitRecipe"),
+    "dino": Row("vitrail.tasks.dino.task:DinoTask", "vitrail.tasks.dino.settings:DinoRecipe"),
 }
 
 
