@@ -111,6 +111,20 @@ class Model(nn.Module):
         """Summary tokens and the map of patches; `levels` are indices of blocks whose maps are wanted too."""
         raise NotImplementedError
 
+    def masked_patches(self, images: Tensor, *, masks: Tensor, token: Tensor) -> Tensor:
+        """The patches of `features` with a token [stem_dim] in place of those, behind the stem, that are masked.
+
+        Masks are bool [batch, rows, columns].
+        """
+        raise NotImplementedError
+
+    def visible_patches(self, images: Tensor, *, kept: Tensor) -> Tensor:
+        """The patches of `features` if no others than those at the places `kept` [batch, number] had been there.
+
+        They come in that order, [batch, number, dim].
+        """
+        raise NotImplementedError
+
     def forward_whole(self, images: Tensor) -> Tensor:
         """The answer by every layer on every token, as papers count, even where `forward` skips what no one reads."""
         return self.head(self.features(images).summary)
@@ -171,6 +185,16 @@ class Model(nn.Module):
     def grid(self) -> Grid | None:
         """Rows and columns of the patches that the weights are tied to; None where they are not."""
         return None
+
+    @property
+    def stem_dim(self) -> int | None:
+        """Width of a patch behind the stem, where patches can be masked; None where they can't."""
+        return None
+
+    @property
+    def takes_any_patches(self) -> bool:
+        """Whether the blocks take any number of patches, so that masked ones can be left out."""
+        return False
 
     @property
     def has_two_heads(self) -> bool:
