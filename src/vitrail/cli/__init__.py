@@ -21,6 +21,7 @@ from vitrail.cli import (
     pack,
     plan,
     predict,
+    pretrain,
     preview,
     probe,
     recipes,
@@ -39,6 +40,7 @@ VERBS = {
     "preview": preview,
     "plan": plan,
     "train": train,
+    "pretrain": pretrain,
     "evaluate": evaluate,
     "predict": predict,
     "probe": probe,
@@ -165,7 +167,9 @@ def _run(argv: list[str]) -> int:
         parser.reject(unknown[0])
     if verb is None:
         parser.error(f"a verb is missing: {', '.join(VERBS)}")
-    if verb != "train" and signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # a run notes Ctrl-C as soon as it steps
+    if (
+        verb not in ("train", "pretrain") and signal.getsignal(signal.SIGINT) is signal.SIG_DFL
+    ):  # a run notes Ctrl-C as soon as it steps
         signal.signal(signal.SIGINT, signal.default_int_handler)
     arguments.trust = trusts
     with trusting_files() if trusts else contextlib.nullcontext():

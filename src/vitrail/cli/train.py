@@ -30,11 +30,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Train, and say where the report is."""
+    return begin(arguments, verb="train")
+
+
+def begin(arguments: argparse.Namespace, *, verb: str) -> int:
+    """Train by the arguments of a verb; `pretrain` takes recipes that need no labels."""
     recipe, folder = _read(arguments)
+    if verb == "pretrain" and recipe.needs_labels:
+        raise ValueError(f"the recipe {recipe.name} learns from labels: start it with vitrail train")
 
     from vitrail.training.start import train_here
 
-    again = ["train", arguments.recipe, *arguments.settings, *(["--trust"] if arguments.trust else [])]
+    again = [verb, arguments.recipe, *arguments.settings, *(["--trust"] if arguments.trust else [])]
     return train_here(recipe, folder, again=again, is_changing="=" in arguments.recipe)
 
 

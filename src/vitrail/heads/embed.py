@@ -4,13 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from vitrail.layers.classifier import Classifier, PerClassClassifier
-from vitrail.layers.grid import Grid
-from vitrail.models.config import CheckedSettings, ModelConfig
+from vitrail.heads.around_trunk import AroundTrunk, AroundTrunkConfig
+from vitrail.layers.classifier import Classifier
+from vitrail.models.config import CheckedSettings
 from vitrail.models.contract import TRUNK, Features, Model, initialize
 
 PROJECTORS = ("none", "linear", "mlp")
@@ -41,33 +40,15 @@ class EmbeddingSettings(CheckedSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EmbeddingConfig:
+class EmbeddingConfig(AroundTrunkConfig):
     """All that an embedding model is built from."""
 
-    trunk_family: str
-    trunk_name: str
-    trunk: ModelConfig
     head: EmbeddingSettings
 
     @property
     def num_classes(self) -> int:
         """Logits of an image; 0 where the model answers with its embedding."""
         return self.head.num_classes
-
-    @property
-    def image_size(self) -> int | tuple[int, int] | None:
-        """Side of the images, or height and width."""
-        return self.trunk.image_size
-
-    @property
-    def size(self) -> tuple[int, int]:
-        """Height and width of the images."""
-        return self.trunk.size
-
-    @property
-    def in_channels(self) -> int:
-        """Channels of the images."""
-        return self.trunk.in_channels
 
 
 class Embedded(NamedTuple):
@@ -92,7 +73,7 @@ class Mlp(nn.Module):
         return self.out(functional.relu(self.norm(self.hidden(vectors))))
 
 
-class EmbeddingModel(Model):
+class EmbeddingModel(AroundTrunk):
     """A trunk f, its projector P, and for training a predictor q and a classifier.
 
     In training mode it answers with all of them, as `Embedded`. In evaluation mode its answer is that of any model: the
@@ -105,39 +86,16 @@ class EmbeddingModel(Model):
     family = "embedding"
 
     def __init__(self, trunk: Model, settings: EmbeddingSettings) -> None:
-        check_trunk(trunk)
         super().__init__(
-            EmbeddingConfig(trunk_family=trunk.family, trunk_name=trunk.name, trunk=trunk.config, head=settings)
+            trunk, EmbeddingConfig(trunk_family=trunk.family, trunk_name=trunk.name, trunk=trunk.config, head=settings)
         )
-        self.name, self.preprocessing = trunk.name, trunk.preprocessing
-        self._modules["trunk"] = trunk
-        self.trunk_dim = summary_width(trunk)
         self.dim = self.trunk_dim if settings.projector == "none" else settings.dim  # of the projection
         self.projector = make_projector(self.trunk_dim, settings)
         self.predictor: nn.Module | None = None
         if settings.has_predictor:
             self.predictor = Mlp(self.dim, hidden_dim=settings.hidden_dim, out_dim=self.dim)
         self.head = Classifier(self.trunk_dim, num_classes=settings.num_classes)
-        self.to(next(trunk.parameters()).device)
-        self.init_heads()
-
-    @property
-    def trunk(self) -> Model:
-        trunk = self._modules["trunk"]  # where nn.Module would find it, were it not for this property
-        assert isinstance(trunk, Model)
-        return trunk
-
-    @property
-    def patch_size(self) -> int | None:
-        return self.trunk.patch_size
-
-    @property
-    def grid(self) -> Grid | None:
-        return self.trunk.grid
-
-    def init_weights(self) -> None:
-        self.trunk.init_weights()
-        self.init_heads()
+        self.follow_trunk()
 
     def init_heads(self) -> None:
         """The part of `init_weights` that is not the trunk's, for one that has its weights already."""
@@ -160,10 +118,6 @@ class EmbeddingModel(Model):
         embedding = self.embedding_of(vectors)
         return self.head(vectors.unsqueeze(1)) if self.config.num_classes else embedding
 
-    def trunk_vectors(self, images: Tensor) -> Tensor:
-        """f(x): the trunk's summary tokens, side by side where there are several, [batch, dim of the trunk]."""
-        return self.trunk.summarize(images).flatten(1)
-
     def project(self, images: Tensor) -> Tensor:
         """g(x) = P(f(x)), not normalised, [batch, dim]."""
         return self.projector(self.trunk_vectors(images))
@@ -180,15 +134,6 @@ class EmbeddingModel(Model):
         found = self.trunk.features(images, levels=levels)
         return found._replace(summary=self.embedding_of(found.summary.flatten(1)).unsqueeze(1))
 
-    def patch_grid(self, height: int, width: int) -> Grid | None:
-        return self.trunk.patch_grid(height, width)
-
-    def check_images(self, images: Tensor) -> None:
-        self.trunk.check_images(images)
-
-    def residual_blocks(self) -> Sequence[nn.Module]:
-        return self.trunk.residual_blocks()
-
     def for_inference(self) -> "EmbeddingModel":
         """The model of test time, on the same weights: without the predictor (2.3.1)."""
         smaller = EmbeddingModel(self.trunk, replace(self.config.head, has_predictor=False))
@@ -204,28 +149,6 @@ class EmbeddingModel(Model):
         model.load_state_dict({**self.state_dict(), **{f"{TRUNK}{name}": v for name, v in trunk.state_dict().items()}})
         return model.eval()
 
-    def parameter_layers(self) -> dict[str, int]:
-        """The layer of every parameter; what stands on the trunk learns at the rate of its last layer."""
-        layers = {f"{TRUNK}{name}": layer for name, layer in self.trunk.parameter_layers().items()}
-        return {name: layers.get(name, max(layers.values())) for name, _ in self.named_parameters()}
-
-    def undecayed(self) -> set[str]:
-        return super().undecayed() | {f"{TRUNK}{name}" for name in self.trunk.undecayed()}
-
-    def parts(self) -> dict[str, set[str]]:
-        """For each of PARTS the names of its parameters in the trunk; all that stands on the trunk is the head."""
-        found = {part: {f"{TRUNK}{name}" for name in names} for part, names in self.trunk.parts().items()}
-        return found | {"head": self._on_trunk()}
-
-    def from_block(self, first: int) -> set[str]:
-        return {f"{TRUNK}{name}" for name in self.trunk.from_block(first)} | self._on_trunk()
-
-    def _on_trunk(self) -> set[str]:
-        return {name for name, _ in self.named_parameters() if not name.startswith(TRUNK)}
-
-    def recompute_blocks(self) -> None:
-        self.trunk.recompute_blocks()
-
 
 def make_projector(width: int, settings: EmbeddingSettings) -> nn.Module:
     """P, from the trunk's features to the projection."""
@@ -234,29 +157,3 @@ def make_projector(width: int, settings: EmbeddingSettings) -> nn.Module:
     if settings.projector == "linear":
         return nn.Linear(width, settings.dim)
     return Mlp(width, hidden_dim=settings.hidden_dim, out_dim=settings.dim)
-
-
-def check_trunk(trunk: Model) -> None:
-    """Refuse a trunk whose own classifier would be in the way."""
-    if isinstance(trunk.head, PerClassClassifier):
-        raise ValueError(
-            "a trunk of embeddings has one summary token, not one a class: create it without per-class pooling"
-        )
-    if trunk.config.num_classes:
-        raise ValueError(
-            f"the trunk has a classifier of {trunk.config.num_classes} classes: create it with num_classes=0, "
-            "and set num_classes of the embedding if a classifier is wanted"
-        )
-
-
-def summary_width(trunk: Model) -> int:
-    """Numbers in the summary tokens of an image, found by looking at one that is empty."""
-    parameter = next(trunk.parameters())
-    was_training = trunk.training
-    trunk.eval()
-    try:
-        with torch.no_grad():
-            image = parameter.new_zeros(1, trunk.config.in_channels, *trunk.config.size)
-            return trunk.summarize(image).flatten(1).shape[1]
-    finally:
-        trunk.train(was_training)

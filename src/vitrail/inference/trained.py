@@ -331,7 +331,7 @@ def _load_newest(run: RunFolder, recipe: Recipe) -> tuple[int, Model, dict[str, 
             average.load_state_dict(state["average"])
             average.copy_to(model)
     _LOGGER.warning("%s has not ended: these are its weights after step %d", run.path, state["step"])
-    return state["stage"], model.eval(), state["data"]
+    return state["stage"], model.for_inference().eval(), state["data"]
 
 
 def _task_of(recipe: Recipe) -> Task[Any]:

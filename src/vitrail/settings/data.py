@@ -7,7 +7,7 @@ from pydantic import Field, NonNegativeInt
 from vitrail.settings.section import Section
 
 if TYPE_CHECKING:
-    from vitrail.data.contract import Dataset, Labels
+    from vitrail.data.contract import Dataset, Labels, Note
 
 
 NO_VAL = "none"  # what `data.val` says where a run is not evaluated
@@ -19,6 +19,7 @@ class OpenedSplits(NamedTuple):
     train: "Dataset"
     val: "Dataset"
     is_held_out: bool  # whether val was taken from train, since there was none
+    notes: "tuple[Note, ...]" = ()  # what was odd about the training data
 
 
 class DataSettings(Section):
@@ -39,7 +40,7 @@ class DataSettings(Section):
     balanced: bool = False
     """draw every class equally often"""
     workers: NonNegativeInt | None = None
-    """processes that read and augment images; null: one for four cores in a long run on a CPU, one a core on a GPU, up to eight"""
+    """processes that read images; null: one for four cores in a long run on a CPU, one a core on a GPU, up to eight"""
 
     @property
     def is_measured(self) -> bool:
@@ -72,4 +73,4 @@ class DataSettings(Section):
         else:  # what is in quarantine is of the training data, so other data to evaluate on is whole
             val = open_whole_val(self.val, labels=labels)
         is_held_out = has_own and any(note.problem == AUTOMATIC for note in source.notes)
-        return OpenedSplits(train, val, is_held_out)
+        return OpenedSplits(train, val, is_held_out, source.notes)

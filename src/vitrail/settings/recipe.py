@@ -33,6 +33,9 @@ class Recipe(Section):
         "sharding": "run.sharding",
     }
 
+    # Whether what is learnt is learnt from labels.
+    needs_labels: ClassVar[bool] = True
+
     format: Literal[2] = 2
     """version of the keys of this file"""
     name: str = "custom"

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
@@ -38,9 +38,12 @@ class Measure:
     digits: int = 2
     is_headline: bool = False  # whether it is told beside the first one in a few words about a run
     chart: str = ""  # title of the chart that it is drawn in; those of one title share it, none: not drawn
+    is_quality: bool = True  # whether weights can be chosen by it; else the newest ones count as the best
 
     def is_better(self, value: float, than: float) -> bool:
-        """Whether one value of it is better than another."""
+        """Whether one value of it is better than another; of what is no quality, any newer one is."""
+        if not self.is_quality:
+            return True
         return value > than if self.is_higher_better else value < than
 
     def show(self, value: float, *, digits: int | None = None) -> str:
@@ -124,6 +127,11 @@ class Initial:
     weights: Mapping[str, Tensor]
     grid: tuple[int, int] | None  # rows and columns of the patches they were made for
     description: Mapping[str, Any]  # the task.json of that stage
+    saved: Mapping[str, Tensor] | None = None  # weights of the model that the stage would save, where it is another
+
+    def of_saved(self) -> "Initial":
+        """What the stage would save, which is what another task begins with."""
+        return self if self.saved is None else replace(self, weights=self.saved, saved=None)
 
 
 class TaskData(Protocol):
@@ -222,6 +230,11 @@ class Task(ABC, Generic[B]):
 
     def __init__(self, recipe: Any, site: Site) -> None:
         self.recipe, self.site = recipe, site
+
+    @property
+    def deciding(self) -> Measure:
+        """What decides which weights are the best, once the data is open: the first measure that evaluations give."""
+        return self.measures[0]
 
     def check(self) -> None:
         """Refuse a recipe that can't be learnt; asked of every stage before the first one begins."""

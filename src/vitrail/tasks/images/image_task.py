@@ -1,10 +1,10 @@
-"""What every task on labelled images shares: loaders, preparation of batches, examples."""
+"""What every task on images shares, with labels or without: loaders, preparation of batches, examples."""
 
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -12,7 +12,7 @@ from torch import nn
 from vitrail.data.augment import EvaluationView
 from vitrail.data.blend import Normalize
 from vitrail.data.checks import as_pair
-from vitrail.data.contract import ImageBatch
+from vitrail.data.contract import Dataset, ImageBatch
 from vitrail.data.loader import ImageLoader, Loader, check_workers
 from vitrail.data.quarantine import Quarantine, QuarantineSettings
 from vitrail.data.sampler import Sampler
@@ -20,7 +20,7 @@ from vitrail.evaluation.predict import autocast
 from vitrail.inspection.branches import branch_ratios
 from vitrail.models.contract import Model
 from vitrail.settings.image_recipe import ImageRecipe
-from vitrail.tasks.contract import Initial, Loaders, StepContext, Task
+from vitrail.tasks.contract import B, Initial, Loaders, StepContext, Task
 from vitrail.tasks.images.initial_weights import load_initial, take_layer_scales
 from vitrail.tasks.images.labelled_data import LabelledData, balanced_weights, open_labelled
 from vitrail.tasks.site import Site
@@ -31,11 +31,25 @@ _MANY_READINGS = 20_000  # of a run on a CPU that is long enough for a process o
 _CORES_OF_A_READER = 4
 
 
-class ImageTask(Task[ImageBatch]):
-    """A task whose batches are images with labels. It says `num_views` where an image comes in several views."""
+class ImageData(Protocol):
+    """The images that a run is trained and evaluated on."""
+
+    @property
+    def train(self) -> Dataset: ...
+
+    @property
+    def val(self) -> Dataset: ...
+
+    @property
+    def level(self) -> str | None:
+        """The name of the labels that are read; None where there are none."""
+
+
+class VisualTask(Task[B]):
+    """A task that learns from images, with labels or without; what its batches hold is its own."""
 
     recipe: ImageRecipe
-    data: LabelledData
+    data: ImageData
     model: Model
     normalize: Normalize
     has_new_head: bool = False  # whether there were weights to start from that have no classifier of these classes
@@ -43,30 +57,14 @@ class ImageTask(Task[ImageBatch]):
     def __init__(self, recipe: ImageRecipe, site: Site) -> None:
         super().__init__(recipe, site)
 
-    @property
-    def num_views(self) -> int:
-        """Views of an image that come together."""
-        return 1
-
-    @property
-    def fixed_views(self) -> int | None:
-        """How many views an image has in all, each the same whenever it is seen; None: ever new ones."""
-        return None
-
-    def open_data(self) -> LabelledData:
-        """The labelled images of the recipe; what was done about a missing val is said once a run."""
-        count_workers(self.recipe, self.site.device)  # more than can be are refused before anything is read
-        data = open_labelled(self.recipe.data)
-        if (remark := data.remark()) and self.site.stage == 0:
-            self.site.reporter.say(remark)
-        return data
-
     def load_initial(self, model: Model, source: str | Initial, *, description: Mapping[str, Any]) -> None:
         """Weights to start from; those of a classifier for other classes are left out."""
         classes = description.get("classes")
         if source == self.recipe.model.layer_scale_of:
             take_layer_scales(model, str(source), classes=classes)
         else:
+            if isinstance(source, Initial) and source.description.get("task") != self.recipe.task:
+                source = source.of_saved()
             resize = self.recipe.model.position_resize
             self.has_new_head = load_initial(model, source, classes=classes, interpolation=resize)
 
@@ -84,35 +82,17 @@ class ImageTask(Task[ImageBatch]):
             interpolation=self.model.preprocessing.interpolation,
         )
 
-    def make_loaders(self, *, num_parts: int, listing: Path | None) -> Loaders:
-        """Augmented images of train, and those of val as they are."""
-        recipe, ranks = self.recipe, self.site.world.ranks
-        quarantine = Quarantine(QuarantineSettings(listing=listing, max_share=recipe.data.max_broken))
-        train = ImageLoader(
-            self.data.train,
-            transform=recipe.augmentation.build(image_size=recipe.image_size),
-            sampler=Sampler(
-                len(self.data.train),
-                batch_size=recipe.batch_size,
-                seed=self.site.seed,
-                ranks=ranks,
-                num_micro_batches=num_parts,
-                keeps_pairs=self.keeps_pairs,
-                num_repeats=recipe.augmentation.repeats,
-                groups=self.data.train.groups,
-                weights=balanced_weights(self.data.labels) if recipe.data.balanced else None,
-            ),
-            level=self.data.level,
-            num_views=self.num_views,
-            fixed_views=self.fixed_views,
-            num_workers=self._count_readers(),
-            quarantine=quarantine,
-            pin_memory=self.site.device.type == "cuda",
-        )
-        val_batch = recipe.evaluation.batch_size or min(recipe.batch_size, _LARGEST_VAL_BATCH * ranks.num_ranks)
-        return Loaders(train, self.make_plain_loader("val", batch_size=val_batch, quarantine=quarantine))
+    def make_quarantine(self, listing: Path | None) -> Quarantine:
+        """Where broken images of the run are noted."""
+        return Quarantine(QuarantineSettings(listing=listing, max_share=self.recipe.data.max_broken))
 
-    def _count_readers(self) -> int:
+    @property
+    def val_batch(self) -> int:
+        """Images of val that are evaluated at a time, over all processes."""
+        recipe, ranks = self.recipe, self.site.world.ranks
+        return recipe.evaluation.batch_size or min(recipe.batch_size, _LARGEST_VAL_BATCH * ranks.num_ranks)
+
+    def count_readers(self) -> int:
         """Processes that read training images: by the recipe, by the device, or for a long run on several cores.
 
         A thread that reads and augments takes turns with those that compute, because Python runs one at a time.
@@ -120,12 +100,17 @@ class ImageTask(Task[ImageBatch]):
         recipe, site = self.recipe, self.site
         num_readings = recipe.steps * recipe.batch_size if recipe.steps else recipe.epochs * len(self.data.train)
         if recipe.data.workers is None and site.device.type == "cpu" and num_readings >= _MANY_READINGS:
-            return min(_MOST_READERS, math.ceil(site.num_lanes / _CORES_OF_A_READER)) if site.num_lanes > 1 else 0
+            num_cores = site.num_lanes or torch.get_num_threads()
+            return min(_MOST_READERS, math.ceil(num_cores / _CORES_OF_A_READER)) if num_cores > 1 else 0
         return count_workers(recipe, site.device)
 
     def make_plain_loader(self, split: str, *, batch_size: int, quarantine: Quarantine) -> ImageLoader:
         """Images of a split as they are, each once, in parts for the processes."""
         dataset = self.data.val if split == "val" else self.data.train
+        return self.load_plainly(dataset, batch_size=batch_size, quarantine=quarantine)
+
+    def load_plainly(self, dataset: Dataset, *, batch_size: int, quarantine: Quarantine) -> ImageLoader:
+        """Images as they are, each once, in parts for the processes."""
         return ImageLoader(
             dataset,
             transform=self.evaluation_view,
@@ -135,25 +120,6 @@ class ImageTask(Task[ImageBatch]):
             quarantine=quarantine,
             pin_memory=self.site.device.type == "cuda",
         )
-
-    def prepare(self, batch: ImageBatch, at: StepContext) -> ImageBatch:
-        """Images on the device and normalised."""
-        pixels = batch.images.to(self.site.device, non_blocking=True)
-        targets = batch.targets.to(self.site.device, non_blocking=True)
-        return batch._replace(images=self.normalize(pixels), targets=targets)
-
-    def example(self, count: int) -> ImageBatch:
-        """A batch of noise, with labels drawn at random."""
-        views, size = self.num_views, as_pair(self.recipe.image_size)
-        images = torch.randint(256, (count * views, 3, *size), dtype=torch.uint8)
-        images = images.contiguous(memory_format=torch.channels_last)
-        if views > 1:
-            images = images.unflatten(0, (count, views))
-        return ImageBatch(images, torch.randint(self.data.num_classes, (count,)), torch.arange(count))
-
-    def respond(self, model: nn.Module, batch: ImageBatch) -> Any:
-        """The model's answers to the first view of each image."""
-        return model(batch.images if batch.images.ndim == 4 else batch.images[:, 0])
 
     def evaluation_batches(self, loader: Loader[ImageBatch]) -> Iterator[ImageBatch]:
         """The batches of a loader beside a bar; as many in every process where all must take part."""
@@ -181,6 +147,76 @@ class ImageTask(Task[ImageBatch]):
         with torch.inference_mode(), autocast(self.site.device, self.site.dtype):
             ratios = branch_ratios(self.model, self.normalize(batch.images.to(self.site.device)))
         yield {"kind": "layers", "ratios": ratios}
+
+
+class ImageTask(VisualTask[ImageBatch]):
+    """A task whose batches are images with labels. It says `num_views` where an image comes in several views."""
+
+    data: LabelledData
+
+    @property
+    def num_views(self) -> int:
+        """Views of an image that come together."""
+        return 1
+
+    @property
+    def fixed_views(self) -> int | None:
+        """How many views an image has in all, each the same whenever it is seen; None: ever new ones."""
+        return None
+
+    def open_data(self) -> LabelledData:
+        """The labelled images of the recipe; what was done about a missing val is said once a run."""
+        count_workers(self.recipe, self.site.device)  # more than can be are refused before anything is read
+        data = open_labelled(self.recipe.data)
+        if (remark := data.remark()) and self.site.stage == 0:
+            self.site.reporter.say(remark)
+        return data
+
+    def make_loaders(self, *, num_parts: int, listing: Path | None) -> Loaders:
+        """Augmented images of train, and those of val as they are."""
+        recipe, ranks = self.recipe, self.site.world.ranks
+        quarantine = self.make_quarantine(listing)
+        train = ImageLoader(
+            self.data.train,
+            transform=recipe.augmentation.build(image_size=recipe.image_size),
+            sampler=Sampler(
+                len(self.data.train),
+                batch_size=recipe.batch_size,
+                seed=self.site.seed,
+                ranks=ranks,
+                num_micro_batches=num_parts,
+                keeps_pairs=self.keeps_pairs,
+                num_repeats=recipe.augmentation.repeats,
+                groups=self.data.train.groups,
+                weights=balanced_weights(self.data.labels) if recipe.data.balanced else None,
+            ),
+            level=self.data.level,
+            num_views=self.num_views,
+            fixed_views=self.fixed_views,
+            num_workers=self.count_readers(),
+            quarantine=quarantine,
+            pin_memory=self.site.device.type == "cuda",
+        )
+        return Loaders(train, self.make_plain_loader("val", batch_size=self.val_batch, quarantine=quarantine))
+
+    def prepare(self, batch: ImageBatch, at: StepContext) -> ImageBatch:
+        """Images on the device and normalised."""
+        pixels = batch.images.to(self.site.device, non_blocking=True)
+        targets = batch.targets.to(self.site.device, non_blocking=True)
+        return batch._replace(images=self.normalize(pixels), targets=targets)
+
+    def example(self, count: int) -> ImageBatch:
+        """A batch of noise, with labels drawn at random."""
+        views, size = self.num_views, as_pair(self.recipe.image_size)
+        images = torch.randint(256, (count * views, 3, *size), dtype=torch.uint8)
+        images = images.contiguous(memory_format=torch.channels_last)
+        if views > 1:
+            images = images.unflatten(0, (count, views))
+        return ImageBatch(images, torch.randint(self.data.num_classes, (count,)), torch.arange(count))
+
+    def respond(self, model: nn.Module, batch: ImageBatch) -> Any:
+        """The model's answers to the first view of each image."""
+        return model(batch.images if batch.images.ndim == 4 else batch.images[:, 0])
 
 
 def count_workers(recipe: ImageRecipe, device: torch.device) -> int:

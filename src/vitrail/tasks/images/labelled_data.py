@@ -74,7 +74,7 @@ class LabelledData:
 
 def open_labelled(settings: DataSettings) -> LabelledData:
     """Both splits, without the samples in quarantine."""
-    train, val, is_held_out = settings.open_splits()
+    train, val, is_held_out, _ = settings.open_splits()
     level = settings.level or next(iter(train.levels))
     if val.level(level).classes != train.level(level).classes:
         raise ValueError(

@@ -79,7 +79,7 @@ class StageParts:
     @property
     def measure(self) -> Measure:
         """What decides which weights are the best."""
-        return self.task.measures[0]
+        return self.task.deciding
 
     @property
     def description(self) -> dict[str, Any]:
@@ -217,8 +217,10 @@ class StageParts:
         if self.average is not None:
             self.average.copy_to(self.model)
         self.world.share_buffers(self.model)
-        weights = {name: value.detach().cpu().clone() for name, value in whole(self.model.state_dict()).items()}
-        return Initial(weights, self.model.grid, self.description)
+        saved = None
+        if not is_sharded(self.model) and self.model.for_inference().trunk is not self.model.trunk:
+            saved = _copy(self.model.for_inference().state_dict())
+        return Initial(_copy(whole(self.model.state_dict())), self.model.grid, self.description, saved)
 
     def write_model(self, weights: Mapping[str, Tensor]) -> None:
         """The folder `model`, loadable by `vitrail.load_model`, with what its task says of it."""
@@ -228,3 +230,8 @@ class StageParts:
             model.load_state_dict(weights)
         self.folder.check_present()
         save_model(model.for_inference(), self.folder.model, documents={self.folder.task_file.name: self.description})
+
+
+def _copy(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Weights on the CPU, which no later step changes."""
+    return {name: value.detach().cpu().clone() for name, value in state.items()}

@@ -46,7 +46,7 @@ def _make_cards(run: RunRecord, outcome: Outcome) -> list[tuple[str, str]]:
     first, *others = run.measures
     measured = [
         (first, outcome.last, f"{first.label}, last"),
-        (first, outcome.best, f"{first.label}, best (epoch {outcome.epoch_of_best:.4g})"),
+        *([(first, outcome.best, f"{first.label}, best (epoch {outcome.epoch_of_best:.4g})")] if first.is_quality else []),
         *((measure, outcome.last, f"{measure.label}, last") for measure in others if measure.is_headline),
     ]
     cards = [

@@ -50,8 +50,11 @@ class RunRecord:
 
     @property
     def measures(self) -> tuple[Measure, ...]:
-        """The measures that evaluations of the run give."""
-        return self.task.measures
+        """The measures of the run's task, from the first one on that its evaluations give."""
+        measures = self.task.measures
+        given = {key for line in self.evaluations for key in line}
+        first = next((place for place, measure in enumerate(measures) if measure.key in given), 0)
+        return measures[first:]
 
     @property
     def stage(self) -> int:

@@ -1,0 +1,201 @@
+"""The watch for collapse: a run whose model says the same of every image is stopped, with what to change.
+
+The kinds and their signs are those of the papers: all images get one answer (entropy and KL of the teacher fall to 0),
+or an answer that says nothing (its entropy stays at ln K), which centring and sharpening hold off (DINO, 5.3 and figure
+7); features that no longer vary over images (SimSiam, 4.1); and codes that nothing is mapped to.
+"""
+
+import logging
+import math
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from vitrail.tasks.site import Alone, Together
+
+_LOGGER = logging.getLogger(__name__)
+_READ_EVERY = 10  # steps between two looks: the host waits for a device in these alone
+_GROWTH = 1.1  # the later half of a window further away than the earlier one by this factor: it is getting away
+_NOISE = 1e-6  # distances that rounding alone makes
+
+
+class CollapseError(ValueError):
+    """What a collapsed run stops with: one sentence."""
+
+
+@dataclass(frozen=True)
+class Nearness:
+    """One condition of a sign: a signal is close to the value that it has in a collapsed run."""
+
+    signal: str  # name of the signal
+    collapsed: float  # its value after the collapse
+    within: float  # distance from it that counts as close
+
+    def distance(self, value: float) -> float:
+        """How far a value is from collapse."""
+        return abs(value - self.collapsed)
+
+
+@dataclass(frozen=True)
+class Sign:
+    """One way to collapse: all of its conditions hold for many steps, and none of them is getting better.
+
+    `kind` and `meaning` are told to people: "constant", "all images get the same answer". `remedies` are two changes
+    of settings, such as "lower dino.teacher_temperature" and "raise dino.teacher_momentum".
+    """
+
+    kind: str
+    meaning: str
+    conditions: tuple[Nearness, ...]
+    remedies: tuple[str, str]
+
+    @property
+    def signals(self) -> tuple[str, ...]:
+        """The signals that it looks at."""
+        return tuple(condition.signal for condition in self.conditions)
+
+
+def constant_answers(*, num_answers: int, remedies: tuple[str, str]) -> Sign:
+    """All images get one sharp answer of `num_answers`: signals teacher_entropy and kl, in nats."""
+    scale = math.log(num_answers)
+    conditions = (Nearness("teacher_entropy", 0.0, 0.02 * scale), Nearness("kl", 0.0, 0.01 * scale))
+    return Sign("constant", "the teacher gives all images the same answer", conditions, remedies)
+
+
+def uniform_answers(*, num_answers: int, remedies: tuple[str, str]) -> Sign:
+    """All `num_answers` are equally probable for every image: signals teacher_entropy and kl, in nats."""
+    scale = math.log(num_answers)
+    conditions = (Nearness("teacher_entropy", scale, 0.01 * scale), Nearness("kl", 0.0, 0.01 * scale))
+    return Sign("uniform", "the teacher finds all answers equally probable", conditions, remedies)
+
+
+def constant_features(*, dim: int, remedies: tuple[str, str]) -> Sign:
+    """All images get one feature vector of `dim` numbers: signal feature_deviation, at most 1 / sqrt(dim)."""
+    condition = Nearness("feature_deviation", 0.0, 0.01 / math.sqrt(dim))
+    return Sign("constant", "the features of all images are the same", (condition,), remedies)
+
+
+def dead_codes(*, least_share: float = 0.05, remedies: tuple[str, str]) -> Sign:
+    """Fewer codes than `least_share` of them are in use: signal share_of_codes, from 0 to 1."""
+    condition = Nearness("share_of_codes", 0.0, least_share)
+    return Sign("dead codes", "hardly any code is in use", (condition,), remedies)
+
+
+class CollapseWatch:
+    """Looks at signals of every step, and says when they have shown a collapse for `patience` steps.
+
+    An objective owns one (`UnlabelledTask.make_watch` makes it) and calls `see` once in its `after_step`, in every
+    process, with the signals that its signs name; the numbers of all processes are averaged. They may be tensors on a
+    device: these are kept, and read every ten steps. A run that starts close to a collapsed state, as many do, is not
+    taken for one: a sign counts after the first `grace` steps only, or once the run has been away from it, and not
+    while one of its signals is getting away. `state_dict` and `load_state_dict` belong into those of the objective.
+    """
+
+    def __init__(
+        self,
+        signs: Sequence[Sign],
+        *,
+        action: Literal["stop", "warn"] = "stop",
+        patience: int = 100,
+        grace: int = 100,
+        world: Together | None = None,
+        say: Callable[[str], object] = _LOGGER.warning,
+    ) -> None:
+        self.signs, self.action, self.patience, self.grace = tuple(signs), action, patience, grace
+        self.names = tuple(sorted({name for sign in self.signs for name in sign.signals}))
+        self.world, self.say = Alone() if world is None else world, say
+        self.step = 0  # steps that have been seen
+        self._unread: list[Tensor] = []
+        self._values: deque[list[float]] = deque(maxlen=patience)  # of the last steps, in the order of `names`
+        self._has_been_away = [False] * len(self.signs)
+        self._is_warned = False
+
+    def see(self, signals: Mapping[str, float | Tensor]) -> None:
+        """Take in the signals of a step that was made; others than the signs name are passed over."""
+        missing = [name for name in self.names if name not in signals]
+        assert not missing, f"no signal {', '.join(missing)} for the watch"
+        device = next((value.device for value in signals.values() if isinstance(value, Tensor)), torch.device("cpu"))
+        row = [torch.as_tensor(signals[name], dtype=torch.float32, device=device).detach() for name in self.names]
+        self._unread.append(torch.stack([value.reshape(()) for value in row]))
+        self.step += 1
+        if self.step % _READ_EVERY == 0:
+            self._read()
+            self._judge()
+
+    def _read(self) -> None:
+        """Bring what is kept to the host: the mean over the processes, so that all of them decide alike."""
+        if not self._unread:
+            return
+        rows = self.world.sum(torch.stack(self._unread)) / self.world.num_ranks
+        self._unread.clear()
+        for values in rows.tolist():
+            self._values.append(values)
+            for place, sign in enumerate(self.signs):
+                if not self._is_near(sign, values):
+                    self._has_been_away[place] = True
+
+    def _is_near(self, sign: Sign, values: Sequence[float]) -> bool:
+        """Whether all conditions of a sign hold in a step."""
+        return all(
+            condition.distance(values[self.names.index(condition.signal)]) <= condition.within
+            for condition in sign.conditions
+        )
+
+    def _judge(self) -> None:
+        if self._is_warned or len(self._values) < self.patience:
+            return
+        for sign, has_been_away in zip(self.signs, self._has_been_away, strict=True):
+            if not has_been_away and self.step - self.patience < self.grace:
+                continue
+            if all(self._is_near(sign, values) for values in self._values) and not self._is_getting_away(sign):
+                self._tell(sign)
+                return
+
+    def _is_getting_away(self, sign: Sign) -> bool:
+        """Whether a signal is further from collapse in the later half of the window than in the earlier one."""
+        half = len(self._values) // 2
+        for condition in sign.conditions:
+            place = self.names.index(condition.signal)
+            distances = [condition.distance(values[place]) for values in self._values]
+            before, after = sum(distances[:half]) / half, sum(distances[-half:]) / half
+            if after > _GROWTH * before + _NOISE:
+                return True
+        return False
+
+    def _tell(self, sign: Sign) -> None:
+        """Stop, or warn once."""
+        last = dict(zip(self.names, self._values[-1], strict=True))
+        shown = ", ".join(f"{name} {last[name]:.3g}" for name in sign.signals)
+        first, second = sign.remedies
+        message = (
+            f"the run has collapsed ({sign.kind}): {sign.meaning} since step {self.step - self.patience} or before "
+            f"({shown}): {first}, or {second}"
+        )
+        if self.action == "stop":
+            raise CollapseError(f"{message}; run.on_collapse=warn goes on")
+        self._is_warned = True
+        self.say(message)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps; every process asks."""
+        self._read()
+        return {
+            "step": self.step,
+            "values": torch.tensor(list(self._values), dtype=torch.float64).reshape(-1, len(self.names)),
+            "names": list(self.names),
+            "has_been_away": list(self._has_been_away),
+            "is_warned": self._is_warned,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a checkpoint; one with other signs, or of before there was a watch, begins anew."""
+        if list(state.get("names", ())) != list(self.names) or len(state["has_been_away"]) != len(self.signs):
+            return
+        self.step, self._is_warned = int(state["step"]), bool(state["is_warned"])
+        self._has_been_away = [bool(flag) for flag in state["has_been_away"]]
+        self._unread.clear()
+        self._values = deque(state["values"].tolist(), maxlen=self.patience)

@@ -1,0 +1,145 @@
+"""Learning from images without labels: what DINO, masked images and a teacher's features share."""
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, cast
+
+import torch
+from torch import Tensor, nn
+
+from vitrail.data.checks import as_pair
+from vitrail.data.contract import CropsBatch, ImageBatch
+from vitrail.data.loader import Loader
+from vitrail.data.sampler import Sampler
+from vitrail.data.samples import SampleMaker
+from vitrail.models.contract import Model
+from vitrail.settings.recipe import Recipe
+from vitrail.tasks.contract import B, Evaluator, Loaders, Measure, Objective, StepContext
+from vitrail.tasks.images.image_task import VisualTask, count_workers
+from vitrail.tasks.images.initial_weights import make_backbone
+from vitrail.tasks.unlabelled.collapse import CollapseWatch, Sign
+from vitrail.tasks.unlabelled.evaluator import FeatureEvaluator
+from vitrail.tasks.unlabelled.measures import MEASURES
+from vitrail.tasks.unlabelled.settings import UnlabelledRecipe
+from vitrail.tasks.unlabelled.unlabelled_data import UnlabelledData, open_unlabelled
+
+
+class UnlabelledTask(VisualTask[B]):
+    """A task that learns from images alone.
+
+    A subclass has a recipe derived from `UnlabelledRecipe` and gives `make_model` (an `AroundTrunk` on
+    `make_trunk()`), `make_samples` and `make_objective`, whose objective owns the `make_watch` of its signs. Batches of
+    `Images` and of `Crops` are prepared here; one of its own overrides `prepare`, `example` and `respond`. A subclass
+    with a measure of its own puts it first in `measures`, and its evaluator beside that of `make_evaluators`.
+    """
+
+    Recipe: ClassVar[type[Recipe]] = UnlabelledRecipe
+    measures: ClassVar[tuple[Measure, ...]] = MEASURES
+    recipe: UnlabelledRecipe
+    data: UnlabelledData
+
+    @abstractmethod
+    def make_samples(self) -> SampleMaker[Any, B]:
+        """What is made of a training image, and of many."""
+
+    def make_trunk(self, **settings: Any) -> Model:
+        """The recipe's backbone without classifier; the seed decides its initial weights."""
+        return make_backbone(self.recipe, num_classes=0, **settings)
+
+    def make_watch(self, signs: Sequence[Sign], **settings: int) -> CollapseWatch:
+        """The watch of an objective, which does what the recipe says when the run has collapsed."""
+        site = self.site
+        say = site.reporter.say if site.world.is_main else _say_nothing
+        return CollapseWatch(signs, action=self.recipe.run.on_collapse, world=site.world, say=say, **settings)
+
+    @property
+    def deciding(self) -> Measure:
+        """The first measure that the data allows: without labels, or without kNN, one that needs none."""
+        has_neighbours = self.recipe.watch.knn and self.data.find_labels() is not None
+        needs_labels = () if has_neighbours else ("knn_top1", "probe_top1")
+        return next(measure for measure in self.measures if measure.key not in needs_labels)
+
+    def check(self) -> None:
+        """Refuse settings that need labels or a classifier."""
+        recipe = self.recipe
+        if recipe.run.sharding == "full":
+            raise ValueError(f"the task {recipe.task} is not learnt with sharding=full: leave it out, DDP does it")
+        if recipe.data.balanced:
+            raise ValueError("data.balanced draws classes equally often, and nothing is learnt from classes here")
+        if recipe.model.head_start in ("probe", "zero"):
+            raise ValueError(f"head_start={recipe.model.head_start} is for classifiers: leave it out")
+
+    def open(self) -> UnlabelledData:
+        """Open images with labels or without; what they are used for is said once a run."""
+        self.check()
+        count_workers(self.recipe, self.site.device)  # more than can be are refused before anything is read
+        self.data = open_unlabelled(self.recipe.data)
+        if self.site.stage == 0:
+            self.site.reporter.say(self.data.remark())
+        if self.recipe.regularisation.early_stop is not None and not self.deciding.is_quality:
+            raise ValueError(
+                f"regularisation.early_stop needs a measure of quality, and {self.data.train.name} has no labels to "
+                "measure with: leave it out"
+            )
+        return self.data
+
+    def describe(self, data: Mapping[str, Any]) -> dict[str, Any]:
+        """The content of task.json; nothing was learnt from labels."""
+        return super().describe(data) | {"uses_labels": False}
+
+    def make_loaders(self, *, num_parts: int, listing: Path | None) -> Loaders:
+        """What `make_samples` makes of train, and the images of val as they are."""
+        recipe, site = self.recipe, self.site
+        quarantine = self.make_quarantine(listing)
+        train = Loader(
+            self.data.train,
+            make=self.make_samples(),
+            sampler=Sampler(
+                len(self.data.train),
+                batch_size=recipe.batch_size,
+                seed=site.seed,
+                ranks=site.world.ranks,
+                num_micro_batches=num_parts,
+                keeps_pairs=self.keeps_pairs,
+                num_repeats=recipe.augmentation.repeats,
+                groups=self.data.train.groups,
+            ),
+            num_workers=self.count_readers(),
+            quarantine=quarantine,
+            pin_memory=site.device.type == "cuda",
+        )
+        return Loaders(train, self.make_plain_loader("val", batch_size=self.val_batch, quarantine=quarantine))
+
+    def prepare(self, batch: B, at: StepContext) -> B:
+        """Images or crops on the device and normalised."""
+        moved = batch.to(self.site.device, non_blocking=True)
+        if isinstance(moved, CropsBatch):
+            return cast(B, moved._replace(crops=tuple(map(self.normalize, moved.crops))))
+        assert isinstance(moved, ImageBatch), "a batch of another kind is prepared by its own task"
+        return cast(B, moved._replace(images=self.normalize(moved.images)))
+
+    def example(self, count: int) -> B:
+        """A batch of noise: images in one view, of the recipe's size."""
+        images = torch.randint(256, (count, 3, *as_pair(self.recipe.image_size)), dtype=torch.uint8)
+        images = images.contiguous(memory_format=torch.channels_last)
+        return cast(B, ImageBatch(images, torch.full((count,), -1), torch.arange(count)))
+
+    def respond(self, model: nn.Module, batch: B) -> Any:
+        """The features of the first view of each image."""
+        assert isinstance(model, Model), "what is trained answers for itself"
+        return model.for_inference().summarize(first_images(batch))
+
+    def make_evaluators(self, objective: Objective[B], loaders: Loaders) -> Sequence[Evaluator]:
+        """Features by neighbours, probe and spread."""
+        return [FeatureEvaluator(self, loaders)]
+
+
+def first_images(batch: Any) -> Tensor:
+    """The first view of each image, [batch, 3, height, width]."""
+    images: Tensor = batch.crops[0] if isinstance(batch, CropsBatch) else batch.images
+    return images[:, 0] if images.ndim == 5 else images
+
+
+def _say_nothing(text: str) -> None:
+    """Leave it to the main process."""
