@@ -25,16 +25,16 @@ class ViewModel(AroundTrunk):
 
     def __init__(self, trunk: Model, teacher_trunk: Model) -> None:
         super().__init__(trunk)
-        self.head = nn.Linear(self.trunk_dim, _DIM)
+        self.projector = nn.Linear(self.trunk_dim, _DIM)
         self.teacher_trunk = teacher_trunk.requires_grad_(False)
         self.follow_trunk()
 
     def init_heads(self) -> None:
-        nn.init.orthogonal_(self.head.weight)
+        nn.init.orthogonal_(self.projector.weight)
         self.teacher_trunk.load_state_dict(self.trunk.state_dict())
 
     def forward(self, images: Tensor) -> Tensor:
-        return functional.normalize(self.head(self.trunk_vectors(images)), dim=1)
+        return functional.normalize(self.projector(self.trunk_vectors(images)), dim=1)
 
     def saved_trunk(self) -> Model:
         return self.teacher_trunk
@@ -97,7 +97,9 @@ class Views(UnlabelledTask[CropsBatch]):
 
     def make_objective(self, *, total_steps: int, is_trial: bool = False) -> ViewLoss:
         sign = constant_features(dim=_DIM, remedies=("raise views.repulsion", "lower lr"))
-        return ViewLoss(self.make_watch([sign], patience=20, grace=0), repulsion=self.recipe.views.repulsion)
+        return ViewLoss(
+            self.make_watch([sign], is_trial=is_trial, patience=20, grace=0), repulsion=self.recipe.views.repulsion
+        )
 
     def example(self, count: int) -> CropsBatch:
         size = self.recipe.image_size

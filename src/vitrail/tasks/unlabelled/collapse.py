@@ -18,8 +18,8 @@ from torch import Tensor
 from vitrail.tasks.site import Alone, Together
 
 _LOGGER = logging.getLogger(__name__)
-_READ_EVERY = 10  # steps between two looks: the host waits for a device in these alone
-_GROWTH = 1.1  # the later half of a window further away than the earlier one by this factor: it is getting away
+_LOOK = 10  # steps between two looks: the host waits for a device in these alone
+_GROWTH = 1.1  # later looks further away than earlier ones by this factor: it is getting away
 _NOISE = 1e-6  # distances that rounding alone makes
 
 
@@ -73,6 +73,15 @@ def uniform_answers(*, num_answers: int, remedies: tuple[str, str]) -> Sign:
     return Sign("uniform", "the teacher finds all answers equally probable", conditions, remedies)
 
 
+def same_answers(*, num_answers: int, remedies: tuple[str, str]) -> Sign:
+    """The answer does not depend on the image, whatever it is: signal information, in nats.
+
+    It is the entropy of the mean answer of a batch less the mean entropy of its answers, so at most ln of the batch.
+    """
+    condition = Nearness("information", 0.0, 0.002 * math.log(num_answers))
+    return Sign("constant", "the teacher's answer does not depend on the image", (condition,), remedies)
+
+
 def constant_features(*, dim: int, remedies: tuple[str, str]) -> Sign:
     """All images get one feature vector of `dim` numbers: signal feature_deviation, at most 1 / sqrt(dim)."""
     condition = Nearness("feature_deviation", 0.0, 0.01 / math.sqrt(dim))
@@ -90,9 +99,10 @@ class CollapseWatch:
 
     An objective owns one (`UnlabelledTask.make_watch` makes it) and calls `see` once in its `after_step`, in every
     process, with the signals that its signs name; the numbers of all processes are averaged. They may be tensors on a
-    device: these are kept, and read every ten steps. A run that starts close to a collapsed state, as many do, is not
-    taken for one: a sign counts after the first `grace` steps only, or once the run has been away from it, and not
-    while one of its signals is getting away. `state_dict` and `load_state_dict` belong into those of the objective.
+    device: these are kept, and every ten steps their means are read and judged. A run that starts close to a collapsed
+    state, as many do, is not taken for one: a sign that the run has not been away from yet counts after `grace` steps
+    only, and no sign counts while one of its signals is getting away. `state_dict` and `load_state_dict` belong into
+    those of the objective.
     """
 
     def __init__(
@@ -105,12 +115,15 @@ class CollapseWatch:
         world: Together | None = None,
         say: Callable[[str], object] = _LOGGER.warning,
     ) -> None:
+        if patience < 2 * _LOOK:
+            raise ValueError(f"a watch needs the patience of {2 * _LOOK} steps at least, not {patience}")
         self.signs, self.action, self.patience, self.grace = tuple(signs), action, patience, grace
         self.names = tuple(sorted({name for sign in self.signs for name in sign.signals}))
         self.world, self.say = Alone() if world is None else world, say
         self.step = 0  # steps that have been seen
-        self._unread: list[Tensor] = []
-        self._values: deque[list[float]] = deque(maxlen=patience)  # of the last steps, in the order of `names`
+        self._unread: list[Tensor] = []  # signals of the steps since the last look, in the order of `names`
+        self._looks: deque[list[float]] = deque(maxlen=patience // _LOOK)  # the last means
+        self._since: list[int | None] = [None] * len(self.signs)  # the step from which on each sign has been there
         self._has_been_away = [False] * len(self.signs)
         self._is_warned = False
 
@@ -122,80 +135,86 @@ class CollapseWatch:
         row = [torch.as_tensor(signals[name], dtype=torch.float32, device=device).detach() for name in self.names]
         self._unread.append(torch.stack([value.reshape(()) for value in row]))
         self.step += 1
-        if self.step % _READ_EVERY == 0:
-            self._read()
-            self._judge()
+        if self.step % _LOOK == 0:
+            self._look()
 
-    def _read(self) -> None:
-        """Bring what is kept to the host: the mean over the processes, so that all of them decide alike."""
-        if not self._unread:
-            return
-        rows = self.world.sum(torch.stack(self._unread)) / self.world.num_ranks
+    def _look(self) -> None:
+        """Read the mean of the steps since the last look, and judge."""
+        means = torch.stack(self._read()).mean(dim=0).tolist()
         self._unread.clear()
-        for values in rows.tolist():
-            self._values.append(values)
-            for place, sign in enumerate(self.signs):
-                if not self._is_near(sign, values):
-                    self._has_been_away[place] = True
+        self._looks.append(means)
+        for place, sign in enumerate(self.signs):
+            if not self._is_near(sign, means):
+                self._since[place], self._has_been_away[place] = None, True
+            elif self._since[place] is None:
+                self._since[place] = self.step - _LOOK + 1
+        for place, sign in enumerate(self.signs):
+            if not self._is_warned and self._has_lasted(place) and not self._is_getting_away(sign):
+                self._tell(sign, since=self._since[place])
+
+    def _read(self) -> list[Tensor]:
+        """The signals that have not been judged: the mean over the processes, so that all of them decide alike."""
+        if self._unread:
+            rows = self.world.sum(torch.stack(self._unread)) / self.world.num_ranks
+            self._unread = list(rows.double().cpu())
+        return self._unread
 
     def _is_near(self, sign: Sign, values: Sequence[float]) -> bool:
-        """Whether all conditions of a sign hold in a step."""
+        """Whether all conditions of a sign hold; numbers that are not finite are the loop's to deal with."""
         return all(
             condition.distance(values[self.names.index(condition.signal)]) <= condition.within
             for condition in sign.conditions
         )
 
-    def _judge(self) -> None:
-        if self._is_warned or len(self._values) < self.patience:
-            return
-        for sign, has_been_away in zip(self.signs, self._has_been_away, strict=True):
-            if not has_been_away and self.step - self.patience < self.grace:
-                continue
-            if all(self._is_near(sign, values) for values in self._values) and not self._is_getting_away(sign):
-                self._tell(sign)
-                return
+    def _has_lasted(self, place: int) -> bool:
+        """Whether a sign has been there for long enough."""
+        since = self._since[place]
+        if since is None or (not self._has_been_away[place] and self.step - self.patience < self.grace):
+            return False
+        return self.step - since + 1 >= self.patience and len(self._looks) == self._looks.maxlen
 
     def _is_getting_away(self, sign: Sign) -> bool:
-        """Whether a signal is further from collapse in the later half of the window than in the earlier one."""
-        half = len(self._values) // 2
+        """Whether a signal is further from collapse in the later half of the last looks than in the earlier one."""
+        half = len(self._looks) // 2
         for condition in sign.conditions:
             place = self.names.index(condition.signal)
-            distances = [condition.distance(values[place]) for values in self._values]
+            distances = [condition.distance(values[place]) for values in self._looks]
             before, after = sum(distances[:half]) / half, sum(distances[-half:]) / half
             if after > _GROWTH * before + _NOISE:
                 return True
         return False
 
-    def _tell(self, sign: Sign) -> None:
+    def _tell(self, sign: Sign, *, since: int | None) -> None:
         """Stop, or warn once."""
-        last = dict(zip(self.names, self._values[-1], strict=True))
+        last = dict(zip(self.names, self._looks[-1], strict=True))
         shown = ", ".join(f"{name} {last[name]:.3g}" for name in sign.signals)
         first, second = sign.remedies
         message = (
-            f"the run has collapsed ({sign.kind}): {sign.meaning} since step {self.step - self.patience} or before "
-            f"({shown}): {first}, or {second}"
+            f"the run has collapsed ({sign.kind}): {sign.meaning} since step {since} ({shown}); {first}, or {second}"
         )
         if self.action == "stop":
-            raise CollapseError(f"{message}; run.on_collapse=warn goes on")
+            raise CollapseError(f"{message}; run.on_collapse=warn would go on")
         self._is_warned = True
         self.say(message)
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps; every process asks."""
-        self._read()
+        unread, width = self._read(), len(self.names)
         return {
-            "step": self.step,
-            "values": torch.tensor(list(self._values), dtype=torch.float64).reshape(-1, len(self.names)),
             "names": list(self.names),
+            "step": self.step,
+            "unread": torch.stack(unread) if unread else torch.zeros(0, width, dtype=torch.float64),
+            "looks": torch.tensor(list(self._looks), dtype=torch.float64).reshape(-1, width),
+            "since": list(self._since),
             "has_been_away": list(self._has_been_away),
             "is_warned": self._is_warned,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a checkpoint; one with other signs, or of before there was a watch, begins anew."""
-        if list(state.get("names", ())) != list(self.names) or len(state["has_been_away"]) != len(self.signs):
+        """Go on from a checkpoint; one of other signs leaves the watch to begin anew."""
+        if list(state.get("names", ())) != list(self.names) or len(state["since"]) != len(self.signs):
             return
         self.step, self._is_warned = int(state["step"]), bool(state["is_warned"])
-        self._has_been_away = [bool(flag) for flag in state["has_been_away"]]
-        self._unread.clear()
-        self._values = deque(state["values"].tolist(), maxlen=self.patience)
+        self._unread = list(state["unread"].double().cpu())
+        self._looks = deque(state["looks"].tolist(), maxlen=self.patience // _LOOK)
+        self._since, self._has_been_away = list(state["since"]), list(state["has_been_away"])

@@ -18,11 +18,14 @@ from vitrail.settings.recipe import Recipe
 from vitrail.tasks.contract import B, Evaluator, Loaders, Measure, Objective, StepContext
 from vitrail.tasks.images.image_task import VisualTask, count_workers
 from vitrail.tasks.images.initial_weights import make_backbone
+from vitrail.tasks.site import Alone
 from vitrail.tasks.unlabelled.collapse import CollapseWatch, Sign
 from vitrail.tasks.unlabelled.evaluator import FeatureEvaluator
 from vitrail.tasks.unlabelled.measures import MEASURES
 from vitrail.tasks.unlabelled.settings import UnlabelledRecipe
 from vitrail.tasks.unlabelled.unlabelled_data import UnlabelledData, open_unlabelled
+
+_LEAST_GRACE = 100  # steps
 
 
 class UnlabelledTask(VisualTask[B]):
@@ -47,11 +50,25 @@ class UnlabelledTask(VisualTask[B]):
         """The recipe's backbone without classifier; the seed decides its initial weights."""
         return make_backbone(self.recipe, num_classes=0, **settings)
 
-    def make_watch(self, signs: Sequence[Sign], **settings: int) -> CollapseWatch:
-        """The watch of an objective, which does what the recipe says when the run has collapsed."""
-        site = self.site
-        say = site.reporter.say if site.world.is_main else _say_nothing
-        return CollapseWatch(signs, action=self.recipe.run.on_collapse, world=site.world, say=say, **settings)
+    def make_watch(
+        self, signs: Sequence[Sign], *, is_trial: bool, patience: int = 100, grace: int | None = None
+    ) -> CollapseWatch:
+        """The watch of an objective, which does what the recipe says when the run has collapsed.
+
+        Unless `grace` says so, a run that was never away from a sign has the warmup of its learning rate to get away.
+        """
+        recipe, site = self.recipe, self.site
+        if grace is None:
+            num_steps = -(-self.data.num_train // min(recipe.batch_size, self.data.num_train))
+            grace = max(_LEAST_GRACE, round(recipe.schedule.warmup_epochs * num_steps))
+        return CollapseWatch(
+            signs,
+            action=recipe.run.on_collapse,
+            patience=patience,
+            grace=grace,
+            world=Alone() if is_trial else site.world,
+            say=site.reporter.say if site.world.is_main else _say_nothing,
+        )
 
     @property
     def deciding(self) -> Measure:
