@@ -24,6 +24,7 @@ from vitrail.training.runs.reference_curves import load_curve, load_curves
 
 # One name of each function: the first in the table.
 ONE_EACH = list({entry.function: name for name, entry in reversed(list(RECIPES.items()))}.values())
+OWN_MODEL = {"tokenizer"}  # whose task has a model of its own, which the catalogue does not list
 
 
 def stages_of(name: str) -> list[ImageRecipe]:
@@ -53,7 +54,7 @@ def test_a_recipe_is_found_by_its_file(tmp_path: Path) -> None:
     assert find_recipe(str(tmp_path / "my.yaml")) == get_recipe("small")
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", [name for name in RECIPES if name not in OWN_MODEL])
 def test_the_model_takes_the_settings_of_every_stage(name: str) -> None:
     for stage in stages_of(name):
         if stage.model.name.startswith(TIMM_PREFIX):
@@ -65,7 +66,7 @@ def test_the_model_takes_the_settings_of_every_stage(name: str) -> None:
         assert all(side % config.patch_size == 0 for side in config.size)
 
 
-@pytest.mark.parametrize("name", ONE_EACH)
+@pytest.mark.parametrize("name", [name for name in ONE_EACH if name not in OWN_MODEL])
 def test_the_model_can_be_built(name: str) -> None:
     last = stages_of(name)[-1]
     with torch.device("meta"):
@@ -121,7 +122,7 @@ def test_a_result_at_another_resolution_is_not_listed_as_the_recipes() -> None:
 @pytest.mark.parametrize("name", ONE_EACH)
 def test_the_command_of_the_docstring_trains_a_recipe_of_the_same_function(name: str) -> None:
     entry = RECIPES[name]
-    commanded = entry.about.partition("Command: vitrail train ")[2].split()[0]
+    [commanded] = re.findall(r"Command: vitrail (?:train|pretrain) (\S+)", entry.about)
     assert RECIPES[commanded].function is entry.function
 
 

@@ -21,7 +21,9 @@ _ATTEMPTS = 10  # to find a place for a block
 class PatchMask(Protocol):
     """What draws the mask of an image: bool [rows, columns], true where a patch is masked."""
 
-    num_masked: int
+    @property
+    def num_masked(self) -> int:
+        """Masked patches of every image."""
 
     def __call__(self, draws: Draws) -> np.ndarray: ...
 

@@ -1,4 +1,4 @@
-"""Masked image modelling: what a trunk says about patches that it has not seen (BEiT; MAE with a decoder of its own)."""
+"""Masked image modelling: what a trunk says about patches that it has not seen (BEiT; with a decoder MAE)."""
 
 from dataclasses import dataclass
 

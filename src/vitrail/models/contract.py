@@ -82,6 +82,7 @@ class Model(nn.Module):
     family: str = ""  # what a saved model is built by
     own_settings: Mapping[str, Any] | None = None  # what a user's own function made it of
     is_folded: bool = False  # set by fold
+    is_ours_alone: ClassVar[bool] = False  # whether no other library has names for its weights
     foreign: ClassVar[str | None] = None  # the child whose layers and names of weights are another library's
 
     def __init__(self, config: ModelConfig) -> None:

@@ -98,10 +98,11 @@ class Tokenizer(Model):
 
     config: TokenizerConfig
     family = "tokenizer"
+    is_ours_alone = True
     undecayed_tensors = ("codebook",)
 
     def __init__(self, config: TokenizerConfig) -> None:
-        super().__init__(config)  # type: ignore[arg-type]
+        super().__init__(config)
         self.codebook = nn.Parameter(torch.empty(config.num_codes, config.vector_dim))
         self.head = nn.Identity()
         self.encoder = self.decoder = None

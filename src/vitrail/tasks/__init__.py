@@ -20,6 +20,8 @@ TASKS: dict[str, Row] = {
     "distill": Row("vitrail.tasks.distill.task:Distill", "vitrail.tasks.distill.settings:DistillRecipe"),
     "embed": Row("vitrail.tasks.embed.task:Embed", "vitrail.tasks.embed.settings:EmbedRecipe"),
     "clusterfit": Row("vitrail.tasks.clusterfit.task:ClusterFit", "vitrail.tasks.clusterfit.settings:ClusterFitRecipe"),
+    "tokenizer": Row("vitrail.tasks.tokenizer.task:Tokenize", "vitrail.tasks.tokenizer.settings:TokenizerRecipe"),
+    "masked": Row("vitrail.tasks.masked.task:MaskedModelling", "vitrail.tasks.masked.settings:MaskedRecipe"),
 }
 
 

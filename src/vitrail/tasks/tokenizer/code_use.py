@@ -13,7 +13,7 @@ LEAST_SHARE = 0.05  # of the codes, below which a codebook is dead
 
 
 class CodeUse:
-    """The step in which each code was last mapped to, over all processes; a code not seen for `window` steps is dead."""
+    """The step in which each code was last seen, in any process; one that is not seen for `window` steps is dead."""
 
     def __init__(self, num_codes: int, *, window: int, world: Together) -> None:
         self.window, self.world = window, world
