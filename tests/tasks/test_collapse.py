@@ -45,7 +45,11 @@ def to_uniform(step: int) -> dict[str, float]:
 @pytest.mark.parametrize(
     ("signs", "course", "told"),
     [
-        (DINO, to_constant, r"collapsed \(constant\): the teacher gives all images the same answer since step 1[0-9]1 "),
+        (
+            DINO,
+            to_constant,
+            r"collapsed \(constant\): the teacher gives all images the same answer since step 1[0-9]1 ",
+        ),
         (DINO, to_uniform, r"collapsed \(uniform\): the teacher finds all answers equally probable since step \d\d "),
         (
             FEATURES,
