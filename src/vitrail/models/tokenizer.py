@@ -35,6 +35,8 @@ class TokenizerConfig(CheckedSettings):
     def __post_init__(self) -> None:
         object.__setattr__(self, "image_size", whole_sides(self.image_size))
         self.check_choice("kind", TOKENIZER_KINDS)
+        if self.kind == "kmeans":
+            object.__setattr__(self, "depth", 0)  # it has no layers
         self.check_counts("patch_size", "in_channels", "num_codes", "code_dim", "dim")
         self.check_counts("depth", "teacher_dim", least=0)
         if self.teacher is not None and (self.kind != "kmeans" or not self.teacher_dim):
