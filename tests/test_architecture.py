@@ -31,8 +31,7 @@ ARROWS: dict[str, set[str]] = {
     "settings": set(),
     "tasks": {
         *("storage", "pages", "layers", "models", "heads", "weights", "data", "evaluation", "inspection", "inference"),
-        "preview",
-        "settings",
+        *("preview", "explain", "settings"),
     },
     "inference": {
         *("storage", "pages", "layers", "models", "heads", "weights", "data", "evaluation", "settings", "tasks"),

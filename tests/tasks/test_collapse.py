@@ -160,7 +160,12 @@ def test_processes_decide_by_their_mean() -> None:
 def test_the_host_does_not_wait_in_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
     reads: list[int] = []
     watch = CollapseWatch(FEATURES)
-    monkeypatch.setattr(torch.Tensor, "tolist", lambda tensor: reads.append(watch.step) or [0.1])
+
+    def read(tensor: torch.Tensor) -> list[float]:
+        reads.append(watch.step)
+        return [0.1]
+
+    monkeypatch.setattr(torch.Tensor, "tolist", read)
     monkeypatch.setattr(torch.Tensor, "item", None)
     feed(watch, lambda step: {"feature_deviation": 0.1}, steps=40)
     assert reads == [10, 20, 30, 40]

@@ -24,6 +24,7 @@ PLAIN = ("augmentation.repeats=1", "regularisation.ema=null", "watch.probe_every
 MASKED = ("task=masked", *PLAIN)
 PIXELS = (*MASKED, "masked.target=pixels", "masked.mask=random", "masked.share=0.5")
 MAE = (*PIXELS, "masked.form=mae", "masked.decoder_dim=8", "masked.decoder_depth=1", "masked.decoder_heads=2")
+SMALLER = ("data=shapes:size=16,count=8,val=4", "batch_size=8")
 TOKENIZER = (
     "task=tokenizer",
     *PLAIN,
@@ -118,24 +119,24 @@ def test_the_run_leaves_pictures_measures_and_a_model_that_verbs_read(
 def test_micro_batches_and_two_processes_give_the_losses_of_one(tokenizer: RunFolder, tmp_path: Path) -> None:
     cases = {"tokens": (*MASKED, f"masked.tokenizer={tokenizer.path}"), "mae": MAE, "codes": TOKENIZER}
     for name, words in cases.items():
-        words = (*words, "epochs=4")
+        words = (*words, "epochs=4", "watch.pictures=null")
         one = losses(run_in(tmp_path / f"{name}1", *words, "run.micro_batch=16"))
         parts = losses(run_in(tmp_path / f"{name}8", *words, "run.micro_batch=8"))
-        run_two(tmp_path / f"{name}2", *words)
-        two = losses(RunFolder(tmp_path / f"{name}2"))
-        for others in (parts, two):
+        several = [parts]
+        if name != "mae":
+            run_two(tmp_path / f"{name}2", *words)
+            several.append(losses(RunFolder(tmp_path / f"{name}2")))
+        for others in several:
             common = sorted(one.keys() & others.keys())
             assert {1, 12} <= set(common)
             assert [others[step] for step in common] == pytest.approx([one[step] for step in common], rel=1e-5)
 
 
-@pytest.mark.parametrize("case", ["tokens", "mae", "codes", "kmeans"])
+@pytest.mark.parametrize("case", ["tokens", "codes"])
 def test_killed_and_resumed_it_ends_with_the_same_bits(case: str, tokenizer: RunFolder, tmp_path: Path) -> None:
     words = {
         "tokens": (*MASKED, f"masked.tokenizer={tokenizer.path}", "regularisation.ema=0.9"),
-        "mae": MAE,
         "codes": TOKENIZER,
-        "kmeans": (*TOKENIZER, "tokenizer.kind=kmeans"),
     }[case] + ("epochs=8", "run.save_minutes=0.0001")
     process = start(tmp_path / "killed", *words)
     wait_for_step(process, tmp_path / "killed", 9)
@@ -181,16 +182,16 @@ def take_steps(count: int, *words: str) -> None:
 def test_a_dead_codebook_is_named_and_living_ones_are_not(tokenizer: RunFolder, tmp_path: Path) -> None:
     said = r"collapsed \(dead codes\).* since step \d+.*lower tokenizer.codes, or set tokenizer.revive=true"
     with pytest.raises(CollapseError, match=said):  # codes of one number: after normalising there are two
-        take_steps(300, *TOKENIZER, "tokenizer.codes=512", "tokenizer.code_dim=1", "tokenizer.revive=false")
-    take_steps(300, *TOKENIZER)
+        take_steps(250, *TOKENIZER, *SMALLER, "tokenizer.codes=512", "tokenizer.code_dim=1", "tokenizer.revive=false")
+    take_steps(250, *TOKENIZER, *SMALLER)
     dead = vitrail.load_trained(tokenizer.path).model
     assert isinstance(dead, Tokenizer)
     with torch.no_grad():
         dead.codebook[1:] = dead.codebook[0]  # all patches get the first code
     vitrail.save_model(dead, tmp_path / "one_code")
     with pytest.raises(CollapseError, match=r"\(dead codes\).*train a tokenizer of fewer tokenizer.codes, or set"):
-        take_steps(300, *MASKED, f"masked.tokenizer={tmp_path / 'one_code'}")
-    take_steps(300, *MASKED, f"masked.tokenizer={tokenizer.path}")
+        take_steps(250, *MASKED, *SMALLER, f"masked.tokenizer={tmp_path / 'one_code'}")
+    take_steps(250, *MASKED, *SMALLER, f"masked.tokenizer={tokenizer.path}")
 
 
 @pytest.mark.parametrize(

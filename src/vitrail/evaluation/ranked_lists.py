@@ -43,7 +43,7 @@ def draw_ranked_lists(lists: Sequence[RankedList], *, levels: Sequence[str] = ("
     """One row a query, each result in a frame of the colour of the finest level at which it is right.
 
     Green is the finest of `levels`, which go from fine to coarse; of two the coarse one is orange. Grey is right at
-    none. The names stand below, beside their colours.
+    none. The names stand below, beside their colours. Without levels nothing is judged, and there are no frames.
     """
     if not lists:
         raise ValueError("there is no ranked list to draw")
@@ -52,7 +52,8 @@ def draw_ranked_lists(lists: Sequence[RankedList], *, levels: Sequence[str] = ("
     columns = 1 + max(len(row.found) for row in lists)
     height = cell + _LINE + _GAP
     legend_top = len(lists) * height + _GAP
-    sheet = Image.new("RGB", (columns * (cell + _GAP) + 3 * _GAP, legend_top + _LINE + _GAP), _PAPER)
+    bottom = legend_top + (_LINE + _GAP if levels else 0)
+    sheet = Image.new("RGB", (columns * (cell + _GAP) + 3 * _GAP, bottom), _PAPER)
     draw = ImageDraw.Draw(sheet)
     font = ImageFont.load_default(size=12)
     for number, row in enumerate(lists):
@@ -60,7 +61,10 @@ def draw_ranked_lists(lists: Sequence[RankedList], *, levels: Sequence[str] = ("
         _paste(sheet, row.query, left=_GAP, top=top, frame=None)
         draw.text((_GAP, top + cell + 1), row.caption, fill=_INK, font=font)
         for place, (picture, level) in enumerate(row.found, start=1):
-            _paste(sheet, picture, left=2 * _GAP + place * (cell + _GAP), top=top, frame=colours[level])
+            frame = colours[level] if levels else None
+            _paste(sheet, picture, left=2 * _GAP + place * (cell + _GAP), top=top, frame=frame)
+    if not levels:
+        return sheet
     left = _GAP
     for name, colour in zip([*(f"right {level}" for level in levels), "wrong"], colours.values(), strict=True):
         draw.rectangle((left, legend_top + 2, left + 10, legend_top + 12), fill=colour)

@@ -112,6 +112,9 @@ class Objective(ABC, Generic[B]):
 class Evaluator(ABC):
     """A measurement on held-out data; every process takes part and gets the same numbers."""
 
+    def begin(self, *, epoch: float, is_last: bool) -> None:  # noqa: B027 most measure the same every time
+        """Hear how far the stage has come, and whether its last step is made, before it is measured."""
+
     @abstractmethod
     def measure(self, model: nn.Module) -> Iterator[tuple[str, float]]:
         """Names and numbers, of the model as it is."""
@@ -313,14 +316,18 @@ class Task(ABC, Generic[B]):
             raise ValueError(f"{request.source} was trained without val (data.val=none): add data=SPEC")
         model = request.trained.model.to(device)
         task.attach(model)
-        loaders = task.make_loaders(num_parts=1, listing=None)
-        objective = task.make_objective(total_steps=1, is_trial=True)
         with torch.no_grad():
-            task.finish(objective, loaders)
-            figures = dict(pair for one in task.make_evaluators(objective, loaders) for pair in one.measure(model))
+            figures = task.measure_trained(model)
         lines = [f"{request.source} on {data.num_val:,} samples of {recipe.data.spec}", ""]
         lines += [f"{one.label:<24}{one.show(figures[one.key])}" for one in cls.measures if one.key in figures]
         return Evaluation(figures, {"task": recipe.task, "data": recipe.data.spec, **figures}, "\n".join(lines))
+
+    def measure_trained(self, model: Model) -> dict[str, float]:
+        """The figures of a model that is attached and trained, by the evaluators of its run."""
+        loaders = self.make_loaders(num_parts=1, listing=None)
+        objective = self.make_objective(total_steps=1, is_trial=True)
+        self.finish(objective, loaders)
+        return dict(pair for one in self.make_evaluators(objective, loaders) for pair in one.measure(model))
 
     @classmethod
     def answer(

@@ -1,6 +1,8 @@
 """How features are measured while they are learnt: by neighbours and probes where there are labels, else by spread."""
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,10 +17,12 @@ from vitrail.evaluation.features import Embedder, Embeddings
 from vitrail.evaluation.knn import fit_neighbours
 from vitrail.evaluation.linear_probe import fit_ridge
 from vitrail.evaluation.predict import predict
-from vitrail.evaluation.probe_data import Labelled, label, measure_main
+from vitrail.evaluation.probe_data import Fitted, Labelled, label, measure
 from vitrail.evaluation.spread import effective_rank, feature_deviation
 from vitrail.models.contract import Model
 from vitrail.tasks.contract import Evaluator, Loaders
+from vitrail.tasks.unlabelled.feature_pictures import FeaturePictures
+from vitrail.tasks.unlabelled.unlabelled_data import is_labelled
 
 if TYPE_CHECKING:
     from vitrail.tasks.unlabelled.task import UnlabelledTask
@@ -29,31 +33,44 @@ class FeatureEvaluator(Evaluator):
 
     Labels, where there are some, give `knn_top1` and now and then `probe_top1` (the mean average precision where images
     have several labels); all features together give `effective_rank` and `feature_deviation`. Every process computes a
-    part of the features and gets all.
+    part of the features and gets all. Pictures of neighbours and of where the model looks are left for the report.
     """
 
-    def __init__(self, task: "UnlabelledTask[Any]", loaders: Loaders) -> None:
+    def __init__(self, task: "UnlabelledTask[Any]", loaders: Loaders, *, has_pictures: bool = True) -> None:
         self.task, self.settings = task, task.recipe.watch
         self.batch_size = loaders.val.sampler.batch_size
         self.quarantine: Quarantine = loaders.val.quarantine
-        self.train = self._choose(task.data.train, most=self.settings.train_images)
-        self.val = self._choose(task.data.val, most=self.settings.val_images)
-        self.labels = task.data.find_labels()
+        data = task.data
+        self.train = self._choose(data.train, data.train_labels, most=self.settings.train_images)
+        self.val = self._choose(data.val, data.val_labels, most=self.settings.val_images)
+        is_drawn = has_pictures and self.settings.pictures is not None
+        self.pictures = FeaturePictures(task, self.train, self.val) if is_drawn else None
+        self.epoch, self.is_last = 0.0, True
+
+    def begin(self, *, epoch: float, is_last: bool) -> None:
+        """Note when it is."""
+        self.epoch, self.is_last = epoch, is_last
 
     def measure(self, model: nn.Module) -> Iterator[tuple[str, float]]:
         """Figures of the features as they are."""
         assert isinstance(model, Model), "what is trained answers for itself"
-        trunk = model.for_inference()
+        trunk, is_main = model.for_inference(), self.task.site.world.is_main
         train, val = self._embed(trunk, self.train), self._embed(trunk, self.val)
-        if self.labels is not None:
-            yield from self._measure_labels(*self._label(train, val))
-        vectors = torch.cat([train.vectors, val.vectors])
-        yield "effective_rank", effective_rank(vectors)
-        yield "feature_deviation", feature_deviation(vectors)
+        # The main process computes what all of them must get bit by bit.
+        yield from self.task.site.world.share(dict(self._measure(train, val)) if is_main else None).items()
+        if self.pictures is not None and is_main:
+            self.pictures.take(trunk, train, val, epoch=self.epoch)
 
-    def _choose(self, data: Dataset, *, most: int) -> Subset:
-        """Images of a split that are looked at, the same in every evaluation."""
+    def write(self, folder: Path) -> None:
+        """The pictures."""
+        if self.pictures is not None:
+            self.pictures.write(folder)
+
+    def _choose(self, data: Dataset, labels: Level | None, *, most: int) -> Subset:
+        """Images of a split that are looked at, the same in every evaluation; those with labels come first."""
         order = Draws(self.task.recipe.seed, "watch", data.split).array().permutation(len(data))
+        if labels is not None:
+            order = order[np.argsort(~is_labelled(labels)[order], kind="stable")]
         return Subset(data, np.sort(order[:most]))
 
     def _embed(self, trunk: Model, data: Subset) -> Embeddings:
@@ -76,17 +93,51 @@ class FeatureEvaluator(Evaluator):
         order = indices.argsort()
         return Embeddings(vectors[order], indices[order])
 
-    def _label(self, train: Embeddings, val: Embeddings) -> tuple[Labelled, Labelled]:
-        assert self.labels is not None
-        pairs = zip((train, val), (self.train, self.val), self.labels, strict=True)
-        of_train, of_val = (
-            label(found, Level(classes=level.classes, labels=level.labels[subset.indices]))
-            for found, subset, level in pairs
-        )
-        return of_train, of_val
+    def _measure(self, train: Embeddings, val: Embeddings) -> Iterator[tuple[str, float]]:
+        labelled = self._label(train, val)
+        if labelled is not None and self.settings.knn:
+            yield _judge("knn", fit_neighbours, *labelled)
+        if labelled is not None and self._is_probe_due and _can_hold_out(labelled[0]):
+            yield _judge("probe", fit_ridge, *labelled)
+        vectors = torch.cat([train.vectors, val.vectors])
+        yield "effective_rank", effective_rank(vectors)
+        yield "feature_deviation", feature_deviation(vectors)
 
-    def _measure_labels(self, train: Labelled, val: Labelled) -> Iterator[tuple[str, float]]:
-        """What neighbours and a probe say about val."""
-        if self.settings.knn:
-            yield "knn_top1", measure_main(fit_neighbours(train).scores(val.vectors), val.targets)
-        yield "probe_top1", measure_main(fit_ridge(train).scores(val.vectors), val.targets)
+    @property
+    def _is_probe_due(self) -> bool:
+        """Whether a multiple of the probe's epochs was passed since the evaluation before, or it is the last one."""
+        every = self.settings.probe_every
+        if every is None or self.is_last:
+            return every is not None
+        before = self.epoch - self.task.recipe.evaluation.every
+        return math.floor(self.epoch / every + 1e-6) > math.floor(before / every + 1e-6)
+
+    def _label(self, train: Embeddings, val: Embeddings) -> tuple[Labelled, Labelled] | None:
+        """Features with labels, to learn from and to be judged by; None where there are no labels.
+
+        Where val alone has labels, every other image of it answers for those between.
+        """
+        data = self.task.data
+        if data.val_labels is None:
+            return None
+        judged = label(val, _of_subset(data.val_labels, self.val))
+        if data.train_labels is not None:
+            return label(train, _of_subset(data.train_labels, self.train)), judged
+        places = torch.arange(len(judged))
+        return judged.choose(places[::2]), judged.choose(places[1::2])
+
+
+def _of_subset(labels: Level, subset: Subset) -> Level:
+    return Level(classes=labels.classes, labels=labels.labels[subset.indices])
+
+
+def _can_hold_out(train: Labelled) -> bool:
+    """Whether a class has two images, of which a probe holds out one."""
+    return train.is_multiple or int(train.targets.bincount().max()) > 1
+
+
+def _judge(name: str, fit: Callable[[Labelled], Fitted], train: Labelled, val: Labelled) -> tuple[str, float]:
+    """How well what is fitted to train tells the classes of val: top-1, or the mean average precision."""
+    figures = measure(fit(train).scores(val.vectors), val.targets)
+    first = next(iter(figures))
+    return f"{name}_{first}", figures[first]

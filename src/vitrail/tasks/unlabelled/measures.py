@@ -5,7 +5,9 @@ from vitrail.tasks.contract import Measure
 _NEIGHBOURS = "Classes by features, %"
 MEASURES = (
     Measure("knn_top1", "kNN top-1", chart=_NEIGHBOURS),
+    Measure("knn_mean_average_precision", "kNN mean average precision", chart=_NEIGHBOURS),
     Measure("probe_top1", "probe top-1", is_headline=True, chart=_NEIGHBOURS),
+    Measure("probe_mean_average_precision", "probe mean average precision", is_headline=True, chart=_NEIGHBOURS),
     # How much of their space features fill is a sign of health and no quality: masked runs fill less of it as they get
     # better, and noise fills all. So it chooses no weights: without labels the newest ones count as the best, since the
     # schedules of these methods are made to end well.

@@ -1,29 +1,36 @@
 """Learning from images without labels: what DINO, masked images and a teacher's features share."""
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
 
 from vitrail.data.checks import as_pair
-from vitrail.data.contract import CropsBatch, ImageBatch
+from vitrail.data.contract import CropsBatch, Dataset, ImageBatch
 from vitrail.data.loader import Loader
+from vitrail.data.quarantine import Problem
 from vitrail.data.sampler import Sampler
 from vitrail.data.samples import SampleMaker
 from vitrail.models.contract import Model
+from vitrail.pages.frame import PageSection
 from vitrail.settings.recipe import Recipe
-from vitrail.tasks.contract import B, Evaluator, Loaders, Measure, Objective, StepContext
+from vitrail.tasks.contract import Answer, B, Evaluator, Loaders, Measure, Objective, RunReader, StepContext
 from vitrail.tasks.images.image_task import VisualTask, count_workers
 from vitrail.tasks.images.initial_weights import make_backbone
 from vitrail.tasks.site import Alone
 from vitrail.tasks.unlabelled.collapse import CollapseWatch, Sign
 from vitrail.tasks.unlabelled.evaluator import FeatureEvaluator
+from vitrail.tasks.unlabelled.feature_sections import feature_sections
 from vitrail.tasks.unlabelled.measures import MEASURES
 from vitrail.tasks.unlabelled.settings import UnlabelledRecipe
-from vitrail.tasks.unlabelled.unlabelled_data import UnlabelledData, open_unlabelled
+from vitrail.tasks.unlabelled.unlabelled_data import UnlabelledData, open_unlabelled, remark_sizes
+
+if TYPE_CHECKING:
+    from vitrail.inference.passes import Passes
+    from vitrail.inference.trained import Trained
 
 _LEAST_GRACE = 100  # steps
 
@@ -73,9 +80,9 @@ class UnlabelledTask(VisualTask[B]):
     @property
     def deciding(self) -> Measure:
         """The first measure that the data allows: without labels, or without kNN, one that needs none."""
-        has_neighbours = self.recipe.watch.knn and self.data.find_labels() is not None
-        needs_labels = () if has_neighbours else ("knn_top1", "probe_top1")
-        return next(measure for measure in self.measures if measure.key not in needs_labels)
+        labels = self.data.val_labels if self.recipe.watch.knn else None
+        kind = "" if labels is None else "knn_mean_average_precision" if labels.is_multiple else "knn_top1"
+        return next(one for one in self.measures if one.key == kind or not one.key.startswith(("knn_", "probe_")))
 
     def check(self) -> None:
         """Refuse settings that need labels or a classifier."""
@@ -94,12 +101,19 @@ class UnlabelledTask(VisualTask[B]):
         self.data = open_unlabelled(self.recipe.data)
         if self.site.stage == 0:
             self.site.reporter.say(self.data.remark())
+        if self.site.stage == 0 and self.site.folder is not None and (told := remark_sizes(self.data.train, self.crop)):
+            self.site.reporter.say(told)
         if self.recipe.regularisation.early_stop is not None and not self.deciding.is_quality:
             raise ValueError(
                 f"regularisation.early_stop needs a measure of quality, and {self.data.train.name} has no labels to "
                 "measure with: leave it out"
             )
         return self.data
+
+    @property
+    def crop(self) -> int:
+        """The longest side of what is cut out of a training image, in pixels."""
+        return max(as_pair(self.recipe.image_size))
 
     def describe(self, data: Mapping[str, Any]) -> dict[str, Any]:
         """The content of task.json; nothing was learnt from labels."""
@@ -146,6 +160,26 @@ class UnlabelledTask(VisualTask[B]):
         """The features of the first view of each image."""
         assert isinstance(model, Model), "what is trained answers for itself"
         return model.for_inference().summarize(first_images(batch))
+
+    def measure_trained(self, model: Model) -> dict[str, float]:
+        """Figures of the features of what a run left, which has nothing but its trunk."""
+        evaluator = FeatureEvaluator(self, self.make_loaders(num_parts=1, listing=None), has_pictures=False)
+        return dict(evaluator.measure(model))
+
+    @classmethod
+    def answer(
+        cls, trained: "Trained", data: Dataset, *, passes: "Passes", top: int, note_unread: Callable[[Problem], object]
+    ) -> Iterator[Answer]:
+        """Refuse: what was learnt has no classes."""
+        raise ValueError(
+            f"a model of the task {trained.task} has learnt without labels and names no classes: train it on labels "
+            "with vitrail train init=RUN, or search with vitrail gallery"
+        )
+
+    @classmethod
+    def sections(cls, run: RunReader) -> Iterator[PageSection]:
+        """Neighbours of some images, and where the model looks in them."""
+        return feature_sections(run)
 
     def make_evaluators(self, objective: Objective[B], loaders: Loaders) -> Sequence[Evaluator]:
         """Features by neighbours, probe and spread."""

@@ -3,11 +3,16 @@
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from vitrail.data.contract import Dataset, Level
 from vitrail.data.datasets import open_source
+from vitrail.data.decode import BrokenImageError, open_image
+from vitrail.data.draws import Draws
 from vitrail.settings.data import DataSettings, OpenedSplits
 
 _FEWEST = 2  # images that can be told from each other
+_NUM_SIZED = 64  # images whose size is looked at
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,12 +34,18 @@ class UnlabelledData:
         """How many images there are to measure on."""
         return len(self.val)
 
-    def find_labels(self) -> tuple[Level, Level] | None:
-        """Labels of train and of val that tell the same classes apart, for measures; None where there are none."""
-        if not self.train.levels or not self.val.levels or not self.num_val:
+    @property
+    def val_labels(self) -> Level | None:
+        """Labels of val that measures can read: of two classes or more, some of them known."""
+        return find_labels(self.val, self.level)
+
+    @property
+    def train_labels(self) -> Level | None:
+        """Labels of train, where they tell the classes of val apart."""
+        own, others = find_labels(self.train, self.level), self.val_labels
+        if own is None or others is None or own.classes != others.classes or own.is_multiple != others.is_multiple:
             return None
-        train, val = self.train.level(self.level), self.val.level(self.level)
-        return (train, val) if train.classes == val.classes and len(train.classes) > 1 else None
+        return own
 
     def locate(self, index: int) -> str:
         """Where a training image is."""
@@ -42,14 +53,14 @@ class UnlabelledData:
 
     def remark(self) -> str:
         """One line that says what is learnt from, and what labels are used for."""
-        labels = self.find_labels()
         told = f"learning from {self.num_train:,} images of {self.train.name} without labels"
         if not self.num_val:
             return f"{told}; data.val=none: nothing is measured"
         told += f", measured on {self.num_val:,}{' that are held out' if self.is_held_out else ''}"
-        if labels is None:
+        if self.val_labels is None:
             return f"{told}; there are no labels to measure with"
-        return f"{told}; the labels of {len(labels[0].classes):,} classes are read by measures alone"
+        whose = "labels" if self.train_labels is not None else "labels of val"
+        return f"{told}; the {whose}, of {len(self.val_labels.classes):,} classes, are read by measures alone"
 
     def describe(self) -> dict[str, Any]:
         """What task.json says of the data."""
@@ -73,6 +84,20 @@ def open_unlabelled(settings: DataSettings) -> UnlabelledData:
     return UnlabelledData(opened.train, opened.val, _choose_level(settings, opened), opened.is_held_out)
 
 
+def find_labels(data: Dataset, level: str | None) -> Level | None:
+    """Labels that tell some images of the data apart."""
+    if not data.levels or not len(data):
+        return None
+    labels = data.level(level)
+    is_known = is_labelled(labels)
+    return labels if len(labels.classes) > 1 and int(is_known.sum()) >= _FEWEST else None
+
+
+def is_labelled(labels: Level) -> np.ndarray:
+    """Which images have a label, bool; where they may have several, all."""
+    return np.ones(len(labels.labels), dtype=bool) if labels.is_multiple else labels.labels >= 0
+
+
 def check_several(settings: DataSettings) -> None:
     """Refuse data of one image, which there is nothing to tell from."""
     if settings.spec is None:
@@ -88,3 +113,22 @@ def _choose_level(settings: DataSettings, opened: OpenedSplits) -> str | None:
         return None
     opened.train.level(settings.level)  # one that is not there is told here
     return settings.level
+
+
+def remark_sizes(data: Dataset, crop: int) -> str | None:
+    """One line where most images, by the headers of a few, are smaller than what is cut out of them."""
+    places = Draws("sizes").array().permutation(len(data))[:_NUM_SIZED]
+    sides = []
+    for place in places.tolist():
+        try:
+            image = open_image(data.read(place))
+        except (BrokenImageError, OSError):  # the run tells of it when it comes to it
+            continue
+        sides.append(min(image.height, image.width))
+    num_smaller = sum(side < crop for side in sides)
+    if num_smaller <= len(sides) / 2:
+        return None
+    return (
+        f"crops of {crop} px are larger than {num_smaller} of {len(sides)} images looked at (the middle one has "
+        f"{sorted(sides)[len(sides) // 2]} px): they are enlarged; a smaller image_size is faster and loses nothing"
+    )

@@ -238,6 +238,8 @@ class Stage(StageParts):
         with self._evaluated_weights():
             if self.step == self.total_steps:
                 self.task.finish(self.objective, self.loaders)
+            for evaluator in self.evaluators:
+                evaluator.begin(epoch=self.epoch, is_last=self.step == self.total_steps)
             results = {name: value for evaluator in self.evaluators for name, value in evaluator.measure(self.model)}
         if not self.evaluators:
             return
