@@ -271,6 +271,7 @@ RECIPES: Mapping[str, Entry] = {
     # Masked images; BeiT with the stems of Three things
     "tokenizer": Entry(beit.tokenizer),
     "masked_small": Entry(beit.masked_small),
+    "masked_small_labels": Entry(beit.masked_small_labels),
     "beit_vit_b12": Entry(beit.beit, ("vit_b12",)),
     "beit_vit_b12_linear_bn": Entry(beit.beit, ("vit_b12_linear_bn",)),
     "beit_vit_b12_linear_gelu": Entry(beit.beit, ("vit_b12_linear_gelu",)),

@@ -13,6 +13,15 @@ from vitrail.tasks.tokenizer.settings import TokenizerRecipe
 
 # BeiT's: LayerScale of its base model, and the average of the patches in the place of a class token.
 _MODEL: dict[str, Any] = {"layer_scale": 0.1, "pool": "average"}
+# Narrow and shallow, with initial weights of 1 / sqrt(inputs), so that it learns from few images.
+_SMALL_VIT: dict[str, Any] = {
+    **_MODEL,
+    "dim": 192,
+    "depth": 6,
+    "num_heads": 3,
+    "patch_size": 8,
+    "init_std": None,
+}
 
 
 def tokenizer() -> Recipe:
@@ -80,26 +89,17 @@ def beit_fine_tuned(model: str) -> Recipe:
 def masked_small() -> Recipe:
     """A small ViT pre-trained on a few thousand photographs at 96 pixels without labels, by MAE.
 
-    Command: vitrail pretrain masked_small data=FOLDER out=runs/masked
+    Command: vitrail pretrain masked_small data=FOLDER out=runs/masked_small
     Cost: not measured yet.
     Published: nothing, it is ours.
     Ours: not run.
     """
-    settings = {
-        "dim": 192,
-        "depth": 6,
-        "num_heads": 3,
-        "patch_size": 8,
-        "layer_scale": 0.1,
-        "init_std": None,
-        "pool": "average",
-    }
     return MaskedRecipe(
         name="masked_small",
         image_size=96,
         epochs=100.0,
         batch_size=64,
-        model=ModelSettings(name="deit3_tiny", settings=settings),
+        model=ModelSettings(name="deit3_tiny", settings=_SMALL_VIT),
         masked=MaskedSettings(
             form="mae", mask="random", share=0.75, target="pixels", decoder_dim=96, decoder_depth=2, decoder_heads=3
         ),
@@ -108,4 +108,28 @@ def masked_small() -> Recipe:
         schedule=ScheduleSettings(warmup_epochs=5.0, min_lr=1e-5),
         regularisation=RegularisationSettings(drop_path=0.0),
         evaluation=ImageEvaluationSettings(every=5.0, crop_ratio=1.0),
+    )
+
+
+def masked_small_labels() -> Recipe:
+    """The small ViT of masked_small, fine-tuned with the labels that there are.
+
+    Command: vitrail train masked_small_labels data=FOLDER out=runs/masked_small_labels init=runs/masked_small
+    Cost: not measured yet.
+    Published: nothing, it is ours.
+    Ours: not run.
+    """
+    return ClassifyRecipe(
+        name="masked_small_labels",
+        image_size=96,
+        epochs=40.0,
+        batch_size=64,
+        model=ModelSettings(name="deit3_tiny", settings=_SMALL_VIT, init="runs/masked_small", head_start="random"),
+        augmentation=AugmentationSettings(scale=(0.3, 1.0), policy="three", colour_jitter=0.3),
+        blend=BlendSettings(cutmix=1.0, probability=0.5),
+        objective=ObjectiveSettings(smoothing=0.1),
+        optimizer=OptimizerSettings(lr=1e-3, weight_decay=0.05, layer_decay=0.75, clip=3.0),
+        schedule=ScheduleSettings(warmup_epochs=3.0, min_lr=1e-6),
+        regularisation=RegularisationSettings(drop_path=0.1),
+        evaluation=ImageEvaluationSettings(every=2.0, crop_ratio=1.0),
     )
