@@ -97,7 +97,7 @@ def masked_small() -> Recipe:
     return MaskedRecipe(
         name="masked_small",
         image_size=96,
-        epochs=100.0,
+        epochs=60.0,
         batch_size=64,
         model=ModelSettings(name="deit3_tiny", settings=_SMALL_VIT),
         masked=MaskedSettings(
