@@ -51,6 +51,7 @@ def test_the_decoder_knows_where_each_patch_was() -> None:
     model = make(decoder=True).eval()
     outputs = model(images_for(model.trunk), MASKS)
     assert (outputs[0, 0] - outputs[0, 1]).abs().max() > 1e-4
+    assert model.decoder is not None
     shuffled = model.decoder(torch.randn(1, 13, 48), places_by_mask(MASKS)[:1])
     assert shuffled.shape == (1, 3, 16)
 

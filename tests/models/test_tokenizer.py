@@ -1,6 +1,7 @@
 """Tokenizers: the nearest code, the gradient past it, and pictures of codes."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ import vitrail
 from vitrail.models.tokenizer import Tokenizer, TokenizerConfig
 
 
-def make(**settings: object) -> Tokenizer:
+def make(**settings: Any) -> Tokenizer:
     torch.manual_seed(0)
     config = TokenizerConfig(**{"image_size": 8, "patch_size": 4, "num_codes": 6, "dim": 8, "code_dim": 3, **settings})
     model = Tokenizer.made(config)
@@ -51,7 +52,7 @@ def test_the_gradient_of_the_picture_passes_the_codes_as_it_is() -> None:
 @pytest.mark.parametrize(
     "settings", [{"kind": "kmeans"}, {}, {"kind": "kmeans", "teacher": "deit_tiny", "teacher_dim": 5}]
 )
-def test_a_saved_tokenizer_is_the_same(settings: dict[str, object], tmp_path: Path) -> None:
+def test_a_saved_tokenizer_is_the_same(settings: dict[str, Any], tmp_path: Path) -> None:
     model = make(**settings).eval()
     vitrail.save_model(model, tmp_path)
     loaded = vitrail.load_model(tmp_path)

@@ -12,10 +12,13 @@ from tiny_runs import finish, run_in, run_two, start, task_of, tiny_recipe, wait
 
 import vitrail
 from vitrail.cli import main
-from vitrail.models.tokenizer import Tokenizer
+from vitrail.models.tokenizer import Tokenizer, TokenizerConfig
 from vitrail.storage.tensors import read_tensors
 from vitrail.tasks.contract import StepContext
 from vitrail.tasks.masked.task import MaskedModelling
+from vitrail.tasks.site import Alone
+from vitrail.tasks.tokenizer.objective import Quantisation, TokenizerBatch
+from vitrail.tasks.tokenizer.settings import TokenizerSettings
 from vitrail.tasks.unlabelled.collapse import CollapseError
 from vitrail.training.runs.report import write_report
 from vitrail.training.runs.run_folder import RunFolder
@@ -58,7 +61,9 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
     return read_tensors(folder / "model" / "model.safetensors", label="model")[0]
 
 
-def test_a_tokenizer_learns_to_give_images_back_with_codes_in_use(tokenizer: RunFolder) -> None:
+def test_a_tokenizer_learns_to_give_images_back_with_codes_in_use(
+    tokenizer: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
     first, *_, last = evaluations(tokenizer)
     assert last["reconstruction"] < 0.9 * first["reconstruction"]
     assert last["share_of_codes"] > 50.0
@@ -67,6 +72,36 @@ def test_a_tokenizer_learns_to_give_images_back_with_codes_in_use(tokenizer: Run
     trained = vitrail.load_trained(tokenizer.path)
     assert isinstance(trained.model, Tokenizer)
     assert (trained.task, trained.model.config.grid) == ("tokenizer", (4, 4))
+    assert main(["evaluate", str(tokenizer.path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["reconstruction"] == pytest.approx(last["reconstruction"], rel=1e-4)
+
+
+def test_dead_codes_are_put_on_patches_of_the_step_whatever_its_parts() -> None:
+    """Codes far from all patches come to life after the window, at the same patches for two micro-batches."""
+    settings = TokenizerSettings(codes=6, kind="kmeans", window=2)
+    found = []
+    for parts in (1, 2):
+        model = Tokenizer.made(TokenizerConfig(image_size=8, patch_size=4, num_codes=6, kind="kmeans")).train()
+        assert isinstance(model, Tokenizer)
+        with torch.no_grad():
+            model.codebook.fill_(100.0)
+            model.codebook[0] = 0.0
+        objective = Quantisation(settings, seed=0, world=Alone())
+        images = torch.randn(8, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+        for _ in range(3):
+            for first in range(0, 8, 8 // parts):
+                part = slice(first, first + 8 // parts)
+                picked = torch.arange(8)[part] % 4
+                batch = TokenizerBatch(images[part], picked, first, torch.arange(8)[part])
+                objective.note(objective(model, batch).seen)
+            objective.after_step(model)
+        assert objective.use.share > 0.5
+        vectors = model.vectors_of(images)[torch.arange(8), torch.arange(8) % 4]
+        assert all(any(torch.equal(code, vector) for vector in vectors) for code in model.codebook[1:])
+        found.append(model.codebook.detach())
+        for _ in range(4):
+            objective.after_step(model)  # as in a plan, whose steps leave nothing
+    assert torch.equal(*found)
 
 
 def test_k_means_begins_with_clusters_of_patches(tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ class Quantisation(Objective[TokenizerBatch]):
     def _revive(self, model: Tokenizer, picked: list[tuple[int, Tensor]]) -> None:
         step = self.use.step
         dead = torch.nonzero(step - torch.maximum(self.use.last_seen, self.revived) >= self.use.window).squeeze(1)
-        if len(dead) == 0:
+        if len(dead) == 0 or not any(self.world.any(bool(picked))):
             return
         everyone = [part for parts in self.world.gather([(first, v.cpu()) for first, v in picked]) for part in parts]
         vectors = torch.cat([part for _, part in sorted(everyone, key=lambda part: part[0])])

@@ -31,7 +31,7 @@ class TokenizerSettings(Section):
     """model whose patches kmeans clusters, a run, a saved model or a name such as deit_small; null: pixels"""
     sampled: int = Field(default=100_000, ge=2)
     """patches that kmeans looks at before the first step, at most"""
-    window: PositiveInt = 50
+    window: PositiveInt = 20
     """steps after which a code that no patch was mapped to counts as dead"""
     revive: bool = True
     """put a dead code on a patch of the batch"""

@@ -164,6 +164,10 @@ class Tokenize(UnlabelledTask[Any]):
         assert isinstance(model, Tokenizer), "a tokenizer is trained"
         return model.tokens_of(batch.inputs)
 
+    def measure_trained(self, model: Model) -> dict[str, float]:
+        """The figures of a run's evaluations: a tokenizer has no features to look at."""
+        return super(UnlabelledTask, self).measure_trained(model)
+
     def make_evaluators(self, objective: Objective[Any], loaders: Loaders) -> Sequence[Evaluator]:
         """Error of the tokens, and the codes in use."""
         return [TokenizerEvaluator(self, loaders.val)]
