@@ -12,11 +12,15 @@ from warm import start_ranks
 
 import vitrail
 from vitrail.cli import main
+from vitrail.data.stored import Subset
+from vitrail.evaluation.features import Embeddings
+from vitrail.models.contract import Model
 from vitrail.settings.own import allow_own
 from vitrail.settings.text import write_yaml
 from vitrail.tasks import find_task
 from vitrail.tasks.site import Silence, Site
 from vitrail.tasks.unlabelled.collapse import CollapseError
+from vitrail.tasks.unlabelled.evaluator import FeatureEvaluator
 from vitrail.tasks.unlabelled.feature_pictures import find_maps, thin_out
 from vitrail.training.runs.report import write_report
 from vitrail.training.runs.run_folder import RunFolder
@@ -29,6 +33,7 @@ TOY = (
     "model.settings={patch_size: 8, dim: 16, depth: 1, num_heads: 2}",
     "epochs=1",
 )
+TRUNK = (*TOY[3:5], "image_size=16", "run.threads=1", "train_only=attention")
 SHAPES = "shapes:size=16,count=48,val=24"
 
 
@@ -181,13 +186,14 @@ def test_labels_of_val_alone_are_enough(tmp_path: Path) -> None:
 
 
 def test_a_measurement_looks_at_as_many_images_as_it_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from vitrail.tasks.unlabelled.evaluator import FeatureEvaluator
-
     sizes: list[int] = []
     embed = FeatureEvaluator._embed
-    monkeypatch.setattr(
-        FeatureEvaluator, "_embed", lambda self, trunk, data: sizes.append(len(data)) or embed(self, trunk, data)
-    )
+
+    def watched(evaluator: FeatureEvaluator, trunk: Model, data: Subset) -> Embeddings:
+        sizes.append(len(data))
+        return embed(evaluator, trunk, data)
+
+    monkeypatch.setattr(FeatureEvaluator, "_embed", watched)
     run_in(tmp_path / "run", *TOY, "watch.train_images=30", "watch.val_images=10", "watch.knn=false")
     assert sizes == [30, 10]
 
@@ -254,8 +260,9 @@ def test_every_verb_takes_its_run(labelled_run: Path, tmp_path: Path, capsys: py
         ["explain", run, str(photos), f"out={tmp_path / 'maps'}"],
         ["retrieve", run, f"data={SHAPES}"],
         ["gallery", "build", run, f"data={SHAPES}", f"out={tmp_path / 'gallery'}"],
-        ["train", "small", "model.settings={patch_size: 8, dim: 16, depth: 1, num_heads: 2}", "image_size=16"]
-        + [f"init={run}", f"data={SHAPES}", "model=deit_tiny", "epochs=1", "run.threads=1", f"out={tmp_path / 'next'}"],
+        ["plan", "small", *TOY, f"data={photos}", "image_size=16", "run.threads=1"],
+        ["train", "small", *TRUNK, f"init={run}", f"data={SHAPES}", "epochs=1", f"out={tmp_path / 'next'}"],
+        ["pack", str(tmp_path / "next"), f"trunk={run}", f"out={tmp_path / 'pack'}"],
     ):
         assert main(words) == 0, capsys.readouterr().err
     said = (tmp_path / "next" / "log.txt").read_text()
