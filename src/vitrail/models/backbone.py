@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -10,7 +11,7 @@ from vitrail.layers.classifier import make_classifier
 from vitrail.layers.grid import Grid
 from vitrail.layers.stem import Stem, make_stem
 from vitrail.models.config import ImageConfig
-from vitrail.models.contract import Model, PoolingPass, level_indices
+from vitrail.models.contract import Features, Model, PoolingPass, level_indices
 from vitrail.models.following import following
 from vitrail.models.parameters import names_of
 
@@ -25,6 +26,27 @@ class Backbone(Model):
     @property
     def patch_size(self) -> int:
         return self.config.patch_size
+
+    @property
+    def stem_dim(self) -> int:
+        return self.config.dim
+
+    def features(self, images: Tensor, *, levels: Sequence[int] = ()) -> Features:
+        self.check_levels(levels)
+        return self.features_behind_stem(self.stem_patches(images), levels=levels)
+
+    def masked_patches(self, images: Tensor, *, masks: Tensor, token: Tensor) -> Tensor:
+        return self.features_behind_stem(replace_masked(self.stem_patches(images), masks, token)).patches
+
+    def stem_patches(self, images: Tensor) -> Tensor:
+        """What the stem makes of images, [batch, dim, rows, columns]."""
+        self.check_images(images)
+        self.stem.grid(*images.shape[-2:])
+        return self.stem(images)
+
+    def features_behind_stem(self, patches: Tensor, *, levels: Sequence[int] = ()) -> Features:
+        """The features that the blocks make of patches [batch, dim, rows, columns] of the stem."""
+        raise NotImplementedError
 
     def check_levels(self, levels: Sequence[int]) -> list[int]:
         """Indices of blocks, with negative ones counted from the end."""
@@ -68,6 +90,11 @@ class Backbone(Model):
     def recompute_blocks(self) -> None:
         for block in self.blocks:
             block.forward = _recomputed.__get__(block)  # bound, so that a copy of the model has its own
+
+
+def replace_masked(patches: Tensor, masks: Tensor, token: Tensor) -> Tensor:
+    """Patches [batch, dim, rows, columns] with the token [dim] where masks [batch, rows, columns] are true."""
+    return torch.where(masks.unsqueeze(1), token.to(patches.dtype).view(1, -1, 1, 1), patches)
 
 
 def _recomputed(block: nn.Module, *inputs: Tensor) -> Any:

@@ -73,16 +73,21 @@ class CaiT(TrunkModel):
         self.norm = nn.LayerNorm(config.dim, eps=EPSILON)
         self.head = head_of(config, distilled=config.distilled)
 
-    def features(self, images: Tensor, *, levels: Sequence[int] = ()) -> Features:
+    def patches_alone(self, patches: Tensor) -> Tensor:
+        for block in self.blocks:
+            patches = block(patches)
+        return self.norm(patches)
+
+    def features_behind_stem(self, patches: Tensor, *, levels: Sequence[int] = ()) -> Features:
         wanted = self.check_levels(levels)
-        x, grid = self.embed(images)
+        x, grid = self.place(patches)
         maps = {}
         for index, block in enumerate(self.blocks):
             x = block(x)
             if index in wanted:
                 maps[index] = to_maps(x, grid)
-        patches = to_maps(self.norm(x), grid)
-        return Features(self.pool(x), patches, tuple(maps[level] for level in wanted))
+        normed = to_maps(self.norm(x), grid)
+        return Features(self.pool(x), normed, tuple(maps[level] for level in wanted))
 
     def summarize(self, images: Tensor) -> Tensor:
         x, _ = self.embed(images)

@@ -82,6 +82,7 @@ class Model(nn.Module):
     family: str = ""  # what a saved model is built by
     own_settings: Mapping[str, Any] | None = None  # what a user's own function made it of
     is_folded: bool = False  # set by fold
+    is_ours_alone: ClassVar[bool] = False  # whether no other library has names for its weights
     foreign: ClassVar[str | None] = None  # the child whose layers and names of weights are another library's
 
     def __init__(self, config: ModelConfig) -> None:
@@ -109,6 +110,20 @@ class Model(nn.Module):
 
     def features(self, images: Tensor, *, levels: Sequence[int] = ()) -> Features:
         """Summary tokens and the map of patches; `levels` are indices of blocks whose maps are wanted too."""
+        raise NotImplementedError
+
+    def masked_patches(self, images: Tensor, *, masks: Tensor, token: Tensor) -> Tensor:
+        """The patches of `features` with a token [stem_dim] in place of those, behind the stem, that are masked.
+
+        Masks are bool [batch, rows, columns].
+        """
+        raise NotImplementedError
+
+    def visible_patches(self, images: Tensor, *, kept: Tensor) -> Tensor:
+        """The patches of `features` if no others than those at the places `kept` [batch, number] had been there.
+
+        They come in that order, [batch, number, dim].
+        """
         raise NotImplementedError
 
     def forward_whole(self, images: Tensor) -> Tensor:
@@ -175,6 +190,16 @@ class Model(nn.Module):
     @property
     def takes_one_size(self) -> bool:
         """Whether images must be of the size the model is made for."""
+        return False
+
+    @property
+    def stem_dim(self) -> int | None:
+        """Width of a patch behind the stem, where patches can be masked; None where they can't."""
+        return None
+
+    @property
+    def takes_any_patches(self) -> bool:
+        """Whether the blocks take any number of patches, so that masked ones can be left out."""
         return False
 
     @property

@@ -91,22 +91,20 @@ class PatchConvNet(Backbone):
     def head_prefixes(self) -> tuple[str, ...]:
         return (*super().head_prefixes(), *(("class_stage.tokens",) if self.config.per_class_tokens else ()))
 
-    def features(self, images: Tensor, *, levels: Sequence[int] = ()) -> Features:
+    def features_behind_stem(self, patches: Tensor, *, levels: Sequence[int] = ()) -> Features:
         wanted = self.check_levels(levels)
-        self.check_images(images)
-        self.stem.grid(*images.shape[-2:])
-        x = self.stem(images).permute(0, 2, 3, 1).contiguous()
+        x = patches.permute(0, 2, 3, 1).contiguous()
         maps = {}
         for index, block in enumerate(self.blocks):
             x = block(x)
             if index in wanted:
                 maps[index] = x.permute(0, 3, 1, 2)
-        patches = self.norm(x)
+        normed = self.norm(x)
         if self.class_stage is None:
-            summary = patches.mean(dim=(1, 2)).unsqueeze(1)
+            summary = normed.mean(dim=(1, 2)).unsqueeze(1)
         else:
             summary = self.norm(self.class_stage(x.flatten(1, 2)))
-        return Features(summary, patches.permute(0, 3, 1, 2), tuple(maps[level] for level in wanted))
+        return Features(summary, normed.permute(0, 3, 1, 2), tuple(maps[level] for level in wanted))
 
 
 def drop_biases_that_are_missing(model: nn.Module, state: dict[str, Any], prefix: str, *_: object) -> None:

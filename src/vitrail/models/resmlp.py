@@ -121,17 +121,20 @@ class ResMLP(Backbone):
     def entry(self) -> list[nn.Parameter]:
         return [*super().entry(), *(() if self.positions is None else self.positions.parameters())]
 
-    def features(self, images: Tensor, *, levels: Sequence[int] = ()) -> Features:
-        wanted = self.check_levels(levels)
+    def stem_patches(self, images: Tensor) -> Tensor:
         self.check_images(images)
-        grid = self.stem.grid(*images.shape[-2:])
-        if grid != self.grid and self.config.is_bound_to_size:
+        if self.stem.grid(*images.shape[-2:]) != self.grid and self.config.is_bound_to_size:
             height, width = images.shape[-2:]
             raise ValueError(
                 f"this ResMLP was made for images of {'x'.join(map(str, self.config.size))}, not {height}x{width}: "
                 "create it with that image_size and load the weights"
             )
-        x = self.stem(images).flatten(2).transpose(1, 2)
+        return self.stem(images)
+
+    def features_behind_stem(self, patches: Tensor, *, levels: Sequence[int] = ()) -> Features:
+        wanted = self.check_levels(levels)
+        grid = patches.shape[2], patches.shape[3]
+        x = patches.flatten(2).transpose(1, 2)
         if self.positions is not None:
             x = x + self.positions.for_grid(grid)
         if self.config.communication in CONVOLUTIONS:
@@ -142,6 +145,6 @@ class ResMLP(Backbone):
             if index in wanted:
                 maps[index] = to_maps(x.flatten(1, -2), grid)
         x = x.flatten(1, -2)
-        patches = self.norm(x)
-        summary = patches.mean(dim=1, keepdim=True) if self.class_stage is None else self.norm(self.class_stage(x))
-        return Features(summary, to_maps(patches, grid), tuple(maps[level] for level in wanted))
+        normed = self.norm(x)
+        summary = normed.mean(dim=1, keepdim=True) if self.class_stage is None else self.norm(self.class_stage(x))
+        return Features(summary, to_maps(normed, grid), tuple(maps[level] for level in wanted))

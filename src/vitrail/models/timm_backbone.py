@@ -156,6 +156,30 @@ class TimmBackbone(Model):
             maps = self.norm(maps.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
         return Features(summary, maps, chosen)
 
+    @property
+    def stem_dim(self) -> int | None:
+        """Width of timm's patches, where its model embeds them one by one and keeps them apart to its end."""
+        embedding = getattr(self.backbone, "patch_embed", None)
+        if embedding is None or not hasattr(self.backbone, "blocks"):
+            return None
+        return (
+            self.backbone.num_features if getattr(self.backbone, "embed_dim", 0) == self.backbone.num_features else None
+        )
+
+    def masked_patches(self, images: Tensor, *, masks: Tensor, token: Tensor) -> Tensor:
+        if self.stem_dim is None:
+            return super().masked_patches(images, masks=masks, token=token)
+
+        def replace(layer: nn.Module, inputs: tuple[Tensor, ...], patches: Tensor) -> Tensor:
+            is_masked = masks.flatten(1) if patches.ndim == 3 else masks
+            return torch.where(is_masked.unsqueeze(-1), token.to(patches.dtype), patches)
+
+        handle = self.backbone.patch_embed.register_forward_hook(replace)
+        try:
+            return self.features(images).patches
+        finally:
+            handle.remove()
+
     def forward_whole(self, images: Tensor) -> Tensor:
         answer = self(images)
         return answer[0] if isinstance(answer, tuple) else answer

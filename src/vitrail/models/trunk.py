@@ -25,8 +25,9 @@ from vitrail.layers.residual import (
     ScalarScale,
 )
 from vitrail.layers.sample_draws import Dropout
-from vitrail.models.backbone import Backbone
+from vitrail.models.backbone import Backbone, replace_masked
 from vitrail.models.config import ImageConfig
+from vitrail.models.contract import to_maps
 
 SCALAR_STYLES = {"rezero": 0.0, "fixup": 1.0, "t_fixup": 1.0}  # initial weight of a branch
 STYLES_WITHOUT_NORM = (*SCALAR_STYLES, "scalar")  # those proposed without layer norms, or with one weight a branch
@@ -169,6 +170,10 @@ class TrunkModel(Backbone):
     def grid(self) -> Grid:
         return self.positions.grid
 
+    @property
+    def takes_any_patches(self) -> bool:
+        return True
+
     def entry(self) -> list[nn.Parameter]:
         return [*super().entry(), *self.positions.parameters()]
 
@@ -182,9 +187,24 @@ class TrunkModel(Backbone):
 
     def embed(self, images: Tensor) -> tuple[Tensor, Grid]:
         """Patches with their positions, [batch, length, dim], and their grid."""
-        self.check_images(images)
-        grid = self.stem.grid(*images.shape[-2:])
-        return self.drop_patches(self.stem(images).flatten(2).transpose(1, 2) + self.positions.for_grid(grid)), grid
+        return self.place(self.stem_patches(images))
+
+    def place(self, patches: Tensor) -> tuple[Tensor, Grid]:
+        """Patches of the stem [batch, dim, rows, columns] with their positions, and their grid."""
+        grid = patches.shape[2], patches.shape[3]
+        return self.drop_patches(patches.flatten(2).transpose(1, 2) + self.positions.for_grid(grid)), grid
+
+    def masked_patches(self, images: Tensor, *, masks: Tensor, token: Tensor) -> Tensor:
+        patches, grid = self.place(replace_masked(self.stem_patches(images), masks, token))
+        return to_maps(self.patches_alone(patches), grid)
+
+    def visible_patches(self, images: Tensor, *, kept: Tensor) -> Tensor:
+        patches, _ = self.embed(images)
+        return self.patches_alone(patches.gather(1, kept.unsqueeze(2).expand(-1, -1, patches.shape[2])))
+
+    def patches_alone(self, patches: Tensor) -> Tensor:
+        """The blocks and the norm on patches with their positions, whichever there are: [batch, length, dim]."""
+        raise NotImplementedError
 
 
 def apply_fixup(blocks: nn.ModuleList, head: nn.Module, *, dim: int) -> None:

@@ -76,9 +76,15 @@ class VisionTransformer(TrunkModel):
         tokens = self.tokens if self.positions.tokens is None else self.tokens + self.positions.tokens
         return torch.cat([self.drop_tokens(tokens.expand(patches.shape[0], -1, -1)), patches], dim=1)
 
-    def features(self, images: Tensor, *, levels: Sequence[int] = ()) -> Features:
+    def patches_alone(self, patches: Tensor) -> Tensor:
+        x, num_patches = patches, patches.shape[1]
+        for index, block in enumerate(self.blocks):
+            x = block(self.insert_tokens(x) if self.tokens is not None and index == self.config.class_layer else x)
+        return self.norm(x[:, -num_patches:])
+
+    def features_behind_stem(self, patches: Tensor, *, levels: Sequence[int] = ()) -> Features:
         wanted = self.check_levels(levels)
-        x, grid = self.embed(images)
+        x, grid = self.place(patches)
         num_patches, maps = x.shape[1], {}
         for index, block in enumerate(self.blocks):
             if self.tokens is not None and index == self.config.class_layer:
@@ -87,9 +93,9 @@ class VisionTransformer(TrunkModel):
             if index in wanted:
                 maps[index] = to_maps(x[:, -num_patches:], grid)
         x = self.norm(x)
-        patches = x[:, -num_patches:]
-        summary = x[:, :-num_patches] if self.tokens is not None else patches.mean(dim=1, keepdim=True)
-        return Features(summary, to_maps(patches, grid), tuple(maps[level] for level in wanted))
+        normed = x[:, -num_patches:]
+        summary = x[:, :-num_patches] if self.tokens is not None else normed.mean(dim=1, keepdim=True)
+        return Features(summary, to_maps(normed, grid), tuple(maps[level] for level in wanted))
 
     def summarize(self, images: Tensor) -> Tensor:
         """The summary tokens of `features`; the last block computes them only, because nothing reads its patches."""

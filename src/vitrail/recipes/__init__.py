@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vitrail.recipes import (
+    beit,
     cait,
     deit,
     deit3,
@@ -272,6 +273,28 @@ RECIPES: Mapping[str, Entry] = {
     "three_things_384_l24": Entry(three_things.three_things_384, ("l24", "all")),
     "three_things_384_l24_attention": Entry(three_things.three_things_384, ("l24", "attention")),
     "three_things_384_l24_ffn": Entry(three_things.three_things_384, ("l24", "ffn")),
+    # Masked images; BeiT with the stems of Three things
+    "tokenizer": Entry(beit.tokenizer),
+    "masked_small": Entry(beit.masked_small),
+    "masked_small_labels": Entry(beit.masked_small_labels),
+    "beit_vit_b12": Entry(beit.beit, ("vit_b12",)),
+    "beit_vit_b12_linear_bn": Entry(beit.beit, ("vit_b12_linear_bn",)),
+    "beit_vit_b12_linear_gelu": Entry(beit.beit, ("vit_b12_linear_gelu",)),
+    "beit_vit_b12_linear_bn_gelu": Entry(beit.beit, ("vit_b12_linear_bn_gelu",)),
+    "beit_vit_b12_conv": Entry(beit.beit, ("vit_b12_conv",)),
+    "beit_vit_b12_conv_ln": Entry(beit.beit, ("vit_b12_conv_ln",)),
+    "beit_vit_b12_hmlp": Entry(beit.beit, ("vit_b12_hmlp",)),
+    "beit_vit_b12_hmlp_ln": Entry(beit.beit, ("vit_b12_hmlp_ln",)),
+    "beit_vit_b13": Entry(beit.beit, ("vit_b13",)),
+    "beit_vit_b12_1k": Entry(beit.beit_fine_tuned, ("vit_b12",)),
+    "beit_vit_b12_linear_bn_1k": Entry(beit.beit_fine_tuned, ("vit_b12_linear_bn",)),
+    "beit_vit_b12_linear_gelu_1k": Entry(beit.beit_fine_tuned, ("vit_b12_linear_gelu",)),
+    "beit_vit_b12_linear_bn_gelu_1k": Entry(beit.beit_fine_tuned, ("vit_b12_linear_bn_gelu",)),
+    "beit_vit_b12_conv_1k": Entry(beit.beit_fine_tuned, ("vit_b12_conv",)),
+    "beit_vit_b12_conv_ln_1k": Entry(beit.beit_fine_tuned, ("vit_b12_conv_ln",)),
+    "beit_vit_b12_hmlp_1k": Entry(beit.beit_fine_tuned, ("vit_b12_hmlp",)),
+    "beit_vit_b12_hmlp_ln_1k": Entry(beit.beit_fine_tuned, ("vit_b12_hmlp_ln",)),
+    "beit_vit_b13_1k": Entry(beit.beit_fine_tuned, ("vit_b13",)),
     # DeiT III
     "deit3_tiny_400": Entry(deit3.deit3_400, ("tiny",)),
     "deit3_small_400": Entry(deit3.deit3_400, ("small",)),

@@ -12,7 +12,7 @@ from functools import cache
 from itertools import groupby
 
 from vitrail.models.figures import Published, find_figure
-from vitrail.recipes import cait, deit, deit3, dino, patchconvnet, resmlp, resnet, three_things, transfer
+from vitrail.recipes import beit, cait, deit, deit3, dino, patchconvnet, resmlp, resnet, three_things, transfer
 from vitrail.settings.image_recipe import ImageRecipe
 from vitrail.settings.recipe import Recipe
 from vitrail.settings.text import stage_of
@@ -68,6 +68,7 @@ TRAININGS: Mapping[Function, tuple[str, ...]] = {
     three_things.three_things_400_plain: ("ImageNet-1k, 400 epochs",),
     three_things.three_things_400: ("ImageNet-1k, 400 epochs, LayerScale",),
     three_things.three_things_384: ("ImageNet-1k, 400 epochs, fine-tuned at 384 ({part}, AdamW)",),
+    beit.beit_fine_tuned: ("ImageNet-1k, BeiT 300 epochs, fine-tuned 100 epochs",),
     deit3.deit3_400: ("ImageNet-1k, 400 epochs",),
     deit3.deit3_800: ("ImageNet-1k, 800 epochs",),
     deit3.deit3_other: ("ImageNet-1k, {epochs} epochs",),

@@ -46,9 +46,9 @@ class Measure:
             return True
         return value > than if self.is_higher_better else value < than
 
-    def show(self, value: float, *, digits: int | None = None) -> str:
-        """A value with its unit."""
-        number = f"{value:.{self.digits if digits is None else digits}f}"
+    def show(self, value: float, *, is_short: bool = False) -> str:
+        """A value with its unit; in short a percentage has one decimal."""
+        number = f"{value:.{1 if is_short and self.unit == '%' else self.digits}f}"
         return f"{number} {self.unit}" if self.unit else number
 
     @property

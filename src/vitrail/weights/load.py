@@ -143,7 +143,7 @@ def without_head(state: Mapping[str, Tensor], model: Model) -> dict[str, Tensor]
 
 
 def dialect_of(model: Model, weights: Weights) -> str:
-    if model.own_settings is not None:  # no other library has names for it
+    if model.own_settings is not None or model.is_ours_alone:  # no other library has names for it
         return VITRAIL
     if model.foreign is not None:
         return VITRAIL if any(name.startswith(f"{model.foreign}.") for name in weights.state) else TIMM

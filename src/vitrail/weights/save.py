@@ -15,6 +15,7 @@ from vitrail.models.build import FAMILIES, OWN, build_model, build_own_model, bu
 from vitrail.models.config import config_from_settings
 from vitrail.models.contract import Model, Preprocessing
 from vitrail.models.timm_backbone import TimmBackbone
+from vitrail.models.tokenizer import Tokenizer, TokenizerConfig
 from vitrail.storage import read_json, replacing_files, settle, write_json
 from vitrail.storage.reading import WRONG_CONTENT
 from vitrail.storage.tensors import write_tensors
@@ -26,7 +27,7 @@ from vitrail.weights.weight_sources import locate
 
 WEIGHTS_FILE, CONFIG_FILE = "model.safetensors", "config.json"
 VERSION_KEY = "vitrail"
-KNOWN_FAMILIES = (*FAMILIES, TimmBackbone.family, EmbeddingModel.family, OWN)
+KNOWN_FAMILIES = (*FAMILIES, TimmBackbone.family, EmbeddingModel.family, Tokenizer.family, OWN)
 CONFIG_KEYS = (VERSION_KEY, "family", "name", "settings", "preprocessing")
 
 
@@ -79,7 +80,8 @@ def check_saveable(model: Model) -> None:
     if model.trunk is not model:
         check_saveable(model.trunk)
         return
-    _, kind = FAMILIES.get(model.family, (None, None))
+    ours: dict[str, type[Model]] = {family: kind for family, (_, kind) in FAMILIES.items()}
+    kind = {**ours, Tokenizer.family: Tokenizer}.get(model.family)
     if model.own_settings is None and model.foreign is None and (kind is None or not isinstance(model, kind)):
         raise ValueError(f"{type(model).__name__} is not a model of vitrail: build it with vitrail.create_model")
     state = model.state_dict()
@@ -166,6 +168,8 @@ def build_family(family: str, *, name: str, settings: dict[str, Any]) -> Model:
         return build_timm_model(str(settings.pop("timm_name", "")), **settings)
     if family == OWN:
         return build_own_model(name, settings)
+    if family == Tokenizer.family:
+        return Tokenizer.made(config_from_settings(TokenizerConfig, name, settings))
     if family not in FAMILIES:
         raise ValueError(f"there is no family {family!r}")
     return build_model(family, name=name or family, settings=settings)

@@ -1,0 +1,1 @@
+"""Masked image modelling: predict patches from those around them (BEiT, MAE, MaskFeat)."""

@@ -1,0 +1,1 @@
+"""Tokenizers: a code for every patch, which masked image modelling predicts."""

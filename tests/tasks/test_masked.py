@@ -1,0 +1,262 @@
+"""Masked image modelling and its tokenizer as runs: what they learn, leave, resume and refuse."""
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+from tiny_runs import finish, run_in, run_two, start, task_of, tiny_recipe, wait_for_step
+
+import vitrail
+from vitrail.cli import main
+from vitrail.models.tokenizer import Tokenizer, TokenizerConfig
+from vitrail.storage.tensors import read_tensors
+from vitrail.tasks.contract import StepContext
+from vitrail.tasks.masked.task import MaskedModelling
+from vitrail.tasks.site import Alone
+from vitrail.tasks.tokenizer.objective import Quantisation, TokenizerBatch
+from vitrail.tasks.tokenizer.settings import TokenizerSettings
+from vitrail.tasks.unlabelled.collapse import CollapseError
+from vitrail.training.runs.report import write_report
+from vitrail.training.runs.run_folder import RunFolder
+
+PLAIN = ("augmentation.repeats=1", "regularisation.ema=null", "watch.probe_every=null")
+MASKED = ("task=masked", *PLAIN)
+PIXELS = (*MASKED, "masked.target=pixels", "masked.mask=random", "masked.share=0.5")
+MAE = (*PIXELS, "masked.form=mae", "masked.decoder_dim=8", "masked.decoder_depth=1", "masked.decoder_heads=2")
+SMALLER = ("data=shapes:size=16,count=8,val=4", "batch_size=8")
+TOKENIZER = (
+    "task=tokenizer",
+    *PLAIN,
+    "model.name=tokenizer",
+    "model.settings={}",
+    "regularisation.drop_path=null",
+    "tokenizer.patch_size=4",
+    "tokenizer.codes=16",
+    "tokenizer.dim=16",
+    "tokenizer.code_dim=4",
+    "tokenizer.window=4",
+    "lr=3e-3",
+)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    return run_in(tmp_path_factory.mktemp("runs") / "tokenizer", *TOKENIZER, "epochs=12")
+
+
+def evaluations(run: RunFolder) -> list[dict[str, Any]]:
+    return [record for record in run.read_metrics() if record["kind"] == "eval"]
+
+
+def losses(run: RunFolder) -> dict[int, float]:
+    return {record["step"]: record["loss"] for record in run.read_metrics() if record["kind"] == "train"}
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    """All that was saved, bit by bit."""
+    return read_tensors(folder / "model" / "model.safetensors", label="model")[0]
+
+
+def test_a_tokenizer_learns_to_give_images_back_with_codes_in_use(
+    tokenizer: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, *_, last = evaluations(tokenizer)
+    assert last["reconstruction"] < 0.9 * first["reconstruction"]
+    assert last["share_of_codes"] > 50.0
+    assert 1.0 < last["perplexity"] <= 16.0
+    assert (tokenizer.path / "tokens.png").stat().st_size > 0
+    trained = vitrail.load_trained(tokenizer.path)
+    assert isinstance(trained.model, Tokenizer)
+    assert (trained.task, trained.model.config.grid) == ("tokenizer", (4, 4))
+    assert main(["evaluate", str(tokenizer.path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["reconstruction"] == pytest.approx(last["reconstruction"], rel=1e-4)
+
+
+def test_dead_codes_are_put_on_patches_of_the_step_whatever_its_parts() -> None:
+    """Codes far from all patches come to life after the window, at the same patches for two micro-batches."""
+    settings = TokenizerSettings(codes=6, kind="kmeans", window=2)
+    found = []
+    for parts in (1, 2):
+        model = Tokenizer.made(TokenizerConfig(image_size=8, patch_size=4, num_codes=6, kind="kmeans")).train()
+        assert isinstance(model, Tokenizer)
+        with torch.no_grad():
+            model.codebook.fill_(100.0)
+            model.codebook[0] = 0.0
+        objective = Quantisation(settings, seed=0, world=Alone())
+        images = torch.randn(8, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+        for _ in range(3):
+            for first in range(0, 8, 8 // parts):
+                part = slice(first, first + 8 // parts)
+                picked = torch.arange(8)[part] % 4
+                batch = TokenizerBatch(images[part], picked, first, torch.arange(8)[part])
+                objective.note(objective(model, batch).seen)
+            objective.after_step(model)
+        assert objective.use.share > 0.5
+        vectors = model.vectors_of(images)[torch.arange(8), torch.arange(8) % 4]
+        assert all(any(torch.equal(code, vector) for vector in vectors) for code in model.codebook[1:])
+        found.append(model.codebook.detach())
+        for _ in range(4):
+            objective.after_step(model)  # as in a plan, whose steps leave nothing
+    assert torch.equal(*found)
+
+
+def test_k_means_begins_with_clusters_of_patches(tmp_path: Path) -> None:
+    run = run_in(tmp_path / "run", *TOKENIZER, "tokenizer.kind=kmeans", "epochs=2")
+    first, last = evaluations(run)
+    assert last["share_of_codes"] > 80.0
+    assert last["reconstruction"] <= first["reconstruction"] < 0.5  # of colours whose deviation is about 1
+    teacher = vitrail.create_model("deit_tiny", image_size=32, dim=16, depth=1, num_heads=2, num_classes=0)
+    vitrail.save_model(teacher, tmp_path / "teacher")
+    words = ("tokenizer.kind=kmeans", f"tokenizer.teacher={tmp_path / 'teacher'}", "epochs=1")
+    of_features = run_in(tmp_path / "features", *TOKENIZER, *words)
+    found = vitrail.load_trained(of_features.path).model
+    assert isinstance(found, Tokenizer)
+    assert found.codebook.shape == (16, 16)
+    masked = run_in(tmp_path / "masked", *MASKED, f"masked.tokenizer={of_features.path}", "epochs=1")
+    assert "token_accuracy" in evaluations(masked)[0]
+
+
+@pytest.mark.parametrize("model", ["deit_tiny", "cait_xxs24", "resmlp_s12", "patchconvnet_s20"])
+def test_every_family_learns_from_tokens_and_leaves_its_trunk(model: str, tokenizer: RunFolder, tmp_path: Path) -> None:
+    heads = ", num_heads: 2" if model in ("deit_tiny", "cait_xxs24") else ""
+    words = (f"model={model}", f"model.settings={{patch_size: 4, dim: 16, depth: 2{heads}}}", "epochs=4", "lr=1e-2")
+    run = run_in(tmp_path / "run", *MASKED, *words, f"masked.tokenizer={tokenizer.path}", "run.save_minutes=100")
+    first, *_, last = evaluations(run)
+    assert last["masked_loss"] < first["masked_loss"]
+    assert {"token_accuracy", "share_of_codes", "effective_rank", "feature_deviation"} <= last.keys()
+    assert "knn_top1" not in last
+    trunk = vitrail.load_model(run.model)
+    assert (trunk.name, trunk.config.num_classes) == (model, 0)
+    next_run = run_in(tmp_path / "next", *words, "epochs=1", f"init={run.path}", "head_start=random")
+    assert evaluations(next_run)
+
+
+def test_the_run_leaves_pictures_measures_and_a_model_that_verbs_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = run_in(tmp_path / "run", *MAE, "epochs=2", "model=deit_tiny", "watch.probe_every=1")
+    assert json.loads(run.task_file.read_text())["task"] == "masked"
+    assert "probe_top1" in evaluations(run)[-1]
+    with Image.open(run.path / "masked.png") as sheet:
+        assert sheet.size == (8 * 100 - 4, 3 * 100 - 4)  # eight images, masks and what is made of them
+    page = write_report(run.path).read_text(encoding="utf-8")
+    assert "<h2>Masked images</h2>" in page
+    assert "Loss at masked patches of val" in page
+    assert main(["evaluate", str(run.path), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["effective_rank"] == pytest.approx(evaluations(run)[-1]["effective_rank"], rel=1e-4)
+
+
+def test_micro_batches_and_two_processes_give_the_losses_of_one(tokenizer: RunFolder, tmp_path: Path) -> None:
+    cases = {"tokens": (*MASKED, f"masked.tokenizer={tokenizer.path}"), "mae": MAE, "codes": TOKENIZER}
+    for name, words in cases.items():
+        words = (*words, "epochs=4", "watch.pictures=null")
+        one = losses(run_in(tmp_path / f"{name}1", *words, "run.micro_batch=16"))
+        parts = losses(run_in(tmp_path / f"{name}8", *words, "run.micro_batch=8"))
+        several = [parts]
+        if name != "mae":
+            run_two(tmp_path / f"{name}2", *words)
+            several.append(losses(RunFolder(tmp_path / f"{name}2")))
+        for others in several:
+            common = sorted(one.keys() & others.keys())
+            assert {1, 12} <= set(common)
+            assert [others[step] for step in common] == pytest.approx([one[step] for step in common], rel=1e-5)
+
+
+@pytest.mark.parametrize("case", ["tokens", "codes"])
+def test_killed_and_resumed_it_ends_with_the_same_bits(case: str, tokenizer: RunFolder, tmp_path: Path) -> None:
+    words = {
+        "tokens": (*MASKED, f"masked.tokenizer={tokenizer.path}", "regularisation.ema=0.9"),
+        "codes": TOKENIZER,
+    }[case] + ("epochs=8", "run.save_minutes=0.0001")
+    process = start(tmp_path / "killed", *words)
+    wait_for_step(process, tmp_path / "killed", 9)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert not (tmp_path / "killed" / "model").exists()
+    finish(start(tmp_path / "killed", *words))
+    whole = run_in(tmp_path / "whole", *words, "run.threads=1")
+    one, other = weights(tmp_path / "killed"), weights(whole.path)
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_another_tokenizer_than_before_is_refused(tokenizer: RunFolder, tmp_path: Path) -> None:
+    recipe = tiny_recipe(*MASKED, f"masked.tokenizer={tokenizer.path}")
+    task = task_of(recipe)
+    assert isinstance(task, MaskedModelling)
+    task.open()
+    objective = task.make_objective(total_steps=1)
+    state = objective.state_dict()
+    objective.load_state_dict(state)
+    with pytest.raises(ValueError, match="the tokenizer or teacher is not the one that the run began with"):
+        objective.load_state_dict({**state, "targets": "another"})
+
+
+def take_steps(count: int, *words: str) -> None:
+    """Steps of a run's model on its first batches, as the loop takes them."""
+    task = task_of(tiny_recipe(*words, "run.on_collapse=stop"))
+    data = task.open()
+    model = task.make_model(task.describe(data.describe())).train()
+    task.attach(model)
+    batches = list(task.make_loaders(num_parts=1, listing=None).train.epoch(0))
+    objective, optimizer = task.make_objective(total_steps=count), torch.optim.AdamW(model.parameters(), lr=1e-3)
+    for step in range(count):
+        losses = objective(model, task.prepare(batches[step % len(batches)], StepContext(0, 0, step)))
+        optimizer.zero_grad()
+        losses.total.backward()
+        optimizer.step()
+        objective.note(losses.seen)
+        objective.after_step(model)
+
+
+def test_a_dead_codebook_is_named_and_living_ones_are_not(tokenizer: RunFolder, tmp_path: Path) -> None:
+    said = r"collapsed \(dead codes\).* since step \d+.*lower tokenizer.codes, or set tokenizer.revive=true"
+    with pytest.raises(CollapseError, match=said):  # codes of one number: after normalising there are two
+        take_steps(250, *TOKENIZER, *SMALLER, "tokenizer.codes=512", "tokenizer.code_dim=1", "tokenizer.revive=false")
+    take_steps(250, *TOKENIZER, *SMALLER)
+    dead = vitrail.load_trained(tokenizer.path).model
+    assert isinstance(dead, Tokenizer)
+    with torch.no_grad():
+        dead.codebook[1:] = dead.codebook[0]  # all patches get the first code
+    vitrail.save_model(dead, tmp_path / "one_code")
+    with pytest.raises(CollapseError, match=r"\(dead codes\).*train a tokenizer of fewer tokenizer.codes, or set"):
+        take_steps(250, *MASKED, *SMALLER, f"masked.tokenizer={tmp_path / 'one_code'}")
+    take_steps(250, *MASKED, *SMALLER, f"masked.tokenizer={tokenizer.path}")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("model=timm/resnet18", "model.settings={}"), "timm/resnet18 keeps no map of patches from a stem to its end"),
+        (("model=resmlp_s12", "masked.form=mae", "model.settings={patch_size: 4}"), "resmlp_s12 needs the whole grid"),
+        (("masked.target=tokens",), "no tokenizer given: train one"),
+        (("masked.target=features", "masked.teacher=nobody"), "nobody"),
+        (("data.balanced=true",), "data.balanced draws classes equally often"),
+    ],
+)
+def test_what_can_not_be_masked_is_one_line(words: tuple[str, ...], said: str) -> None:
+    with pytest.raises(ValueError, match=said) as refusal:
+        task_of(tiny_recipe(*PIXELS, "regularisation.drop_path=null", *words)).open()
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("model.name=deit_tiny",), "a tokenizer has a model of its own: leave model and init out"),
+        (("tokenizer.patch_size=5",), "images of 16x16 can't be cut into patches of 5"),
+    ],
+)
+def test_what_can_not_be_tokenized_is_one_line(words: tuple[str, ...], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        task_of(tiny_recipe(*TOKENIZER, *words)).open()
+
+
+def test_more_codes_than_patches_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"tokenizer.codes=1,000 is more than the 768 patches there are: lower it"):
+        run_in(tmp_path / "run", *TOKENIZER, "tokenizer.kind=kmeans", "tokenizer.codes=1000")
