@@ -114,12 +114,13 @@ def _is_of_another(key: str, recipe: Recipe) -> bool:
 
 def _known_to(section: type[Section], content: Mapping[str, Any]) -> dict[str, Any]:
     """The content without the settings that groups of another task do not have."""
-    known = {}
+    known: dict[str, Any] = {}
     for key, value in content.items():
         kind = section.model_fields[key].annotation if key in section.model_fields else None
-        is_group = isinstance(kind, type) and issubclass(kind, Section) and isinstance(value, Mapping)
-        if key in section.model_fields:
-            known[key] = _known_to(kind, value) if is_group else value
+        if isinstance(kind, type) and issubclass(kind, Section) and isinstance(value, Mapping):
+            known[key] = _known_to(kind, value)
+        elif key in section.model_fields:
+            known[key] = value
     return known
 
 
