@@ -230,6 +230,7 @@ class Task(ABC, Generic[B]):
 
     Recipe: ClassVar[type[Recipe]]
     measures: ClassVar[tuple[Measure, ...]]  # what evaluations give; the first decides "best", and heads the report
+    signals: ClassVar[tuple[Measure, ...]] = ()  # of the parts of losses, by name, those that the report draws
 
     def __init__(self, recipe: Any, site: Site) -> None:
         self.recipe, self.site = recipe, site

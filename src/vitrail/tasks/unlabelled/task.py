@@ -24,7 +24,7 @@ from vitrail.tasks.site import Alone
 from vitrail.tasks.unlabelled.collapse import CollapseWatch, Sign
 from vitrail.tasks.unlabelled.evaluator import FeatureEvaluator
 from vitrail.tasks.unlabelled.feature_sections import feature_sections
-from vitrail.tasks.unlabelled.measures import MEASURES
+from vitrail.tasks.unlabelled.measures import MEASURES, SIGNALS
 from vitrail.tasks.unlabelled.settings import UnlabelledRecipe
 from vitrail.tasks.unlabelled.unlabelled_data import UnlabelledData, open_unlabelled, remark_sizes
 
@@ -46,6 +46,7 @@ class UnlabelledTask(VisualTask[B]):
 
     Recipe: ClassVar[type[Recipe]] = UnlabelledRecipe
     measures: ClassVar[tuple[Measure, ...]] = MEASURES
+    signals: ClassVar[tuple[Measure, ...]] = SIGNALS
     recipe: UnlabelledRecipe
     data: UnlabelledData
 
