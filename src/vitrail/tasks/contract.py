@@ -357,6 +357,10 @@ class Task(ABC, Generic[B]):
         """Parts of a sample that go through the model at once."""
         return 1
 
+    def count_measured(self, data: TaskData) -> int:
+        """Samples that an evaluation looks at, for the plan."""
+        return data.num_val
+
     @property
     def num_passes(self) -> int:
         """Samples that go through a model besides steps and evaluations, for the plan."""

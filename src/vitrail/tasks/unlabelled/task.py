@@ -17,7 +17,7 @@ from vitrail.data.samples import SampleMaker
 from vitrail.models.contract import Model
 from vitrail.pages.frame import PageSection
 from vitrail.settings.recipe import Recipe
-from vitrail.tasks.contract import Answer, B, Evaluator, Loaders, Measure, Objective, RunReader, StepContext
+from vitrail.tasks.contract import Answer, B, Evaluator, Loaders, Measure, Objective, RunReader, StepContext, TaskData
 from vitrail.tasks.images.image_task import VisualTask, count_workers
 from vitrail.tasks.images.initial_weights import make_backbone
 from vitrail.tasks.site import Alone
@@ -181,6 +181,11 @@ class UnlabelledTask(VisualTask[B]):
     def sections(cls, run: RunReader) -> Iterator[PageSection]:
         """Neighbours of some images, and where the model looks in them."""
         return feature_sections(run)
+
+    def count_measured(self, data: TaskData) -> int:
+        """Images of both splits that an evaluation looks at; without a val it looks at none."""
+        watch = self.recipe.watch
+        return min(data.num_val, watch.val_images) + min(data.num_train, watch.train_images) if data.num_val else 0
 
     def make_evaluators(self, objective: Objective[B], loaders: Loaders) -> Sequence[Evaluator]:
         """Features by neighbours, probe and spread."""
