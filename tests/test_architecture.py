@@ -114,7 +114,15 @@ def named(path: Path) -> set[str]:
 
 
 # Kinds of models that others ask and never tell apart. Those who build them may name them.
-KINDS = {"TimmBackbone", "TimmConfig", "EmbeddingModel", "EmbeddingConfig"}
+KINDS = {
+    "TimmBackbone",
+    "TimmConfig",
+    "EmbeddingModel",
+    "EmbeddingConfig",
+    "MaskedModel",
+    "Tokenizer",
+    "TokenizerConfig",
+}
 WHO_MAKES_MODELS = ("models/", "heads/", "tasks/", "weights/save.py", "weights/pretrained.py")
 
 
