@@ -174,6 +174,7 @@ def test_without_labels_the_newest_weights_count(tmp_path: Path) -> None:
     page = write_report(run.path).read_text()
     assert "effective rank, last" in page
     assert "effective rank, best" not in page
+    assert main(["inspect", str(run.path), f"out={tmp_path / 'inspected'}"]) == 0  # whose data has no labels
 
 
 def test_labels_of_val_alone_are_enough(tmp_path: Path) -> None:
@@ -198,6 +199,12 @@ def test_a_measurement_looks_at_as_many_images_as_it_may(tmp_path: Path, monkeyp
     assert sizes == [30, 10]
 
 
+def test_a_task_may_measure_patches(labelled_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    of_tokens = vitrail.evaluate(labelled_run).figures["effective_rank"]
+    monkeypatch.setattr(find_task("toy_views:Views"), "reads_patches", True)
+    assert vitrail.evaluate(labelled_run).figures["effective_rank"] != pytest.approx(of_tokens)
+
+
 def test_two_processes_measure_as_one(labelled_run: Path, tmp_path: Path) -> None:
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(write_yaml(tiny_recipe(*TOY, "epochs=2", "watch.probe_every=2", "run.threads=1")))
@@ -216,6 +223,8 @@ def test_the_report_has_pictures(labelled_run: Path) -> None:
     names = sorted(path.name for path in (labelled_run / "watch").iterdir())
     assert names == ["images.jpg", "maps_0_000001.000.jpg", "maps_0_000002.000.jpg", "neighbours.jpg"]
     page = write_report(labelled_run).read_text()
+    assert "Feature deviation in a batch" in page  # a signal of the steps
+    assert "Share of codes" not in page  # one that the toy has not
     assert "<h2>Nearest neighbours</h2>" in page
     assert "<h2>Where it looks</h2>" in page
     (labelled_run / "watch" / "maps_0_000001.500.jpg").write_bytes(b"no picture")
