@@ -49,6 +49,7 @@ class MaskedModelling(UnlabelledTask[MaskedBatch]):
         Measure("share_of_codes", "codes in use", chart="Tokens, %"),
         *MEASURES,
     )
+    reads_patches: ClassVar[bool] = True
     recipe: MaskedRecipe
     targets: Targets
     grid: Grid
