@@ -117,6 +117,7 @@ def named(path: Path) -> set[str]:
 KINDS = {
     *("TimmBackbone", "TimmConfig", "EmbeddingModel", "EmbeddingConfig"),
     *("FeatureModel", "FeatureConfig", "DinoModel", "DinoConfig"),
+    *("MaskedModel", "Tokenizer", "TokenizerConfig"),
 }
 WHO_MAKES_MODELS = ("models/", "heads/", "tasks/", "weights/save.py", "weights/pretrained.py")
 

@@ -57,13 +57,17 @@ def _write(recipe: "ImageRecipe", folder: Path, arguments: argparse.Namespace) -
     from vitrail.data.augment import EvaluationView
     from vitrail.preview.preview_page import write_preview
     from vitrail.tasks import find_task
+    from vitrail.tasks.images.image_task import VisualTask
     from vitrail.tasks.images.initial_weights import make_backbone
     from vitrail.tasks.images.training_batch import training_views
+    from vitrail.tasks.site import Site
 
     train = recipe.data.open_splits(labels="optional").train
     views = training_views(find_task(recipe.task), recipe, train, stage=arguments.stage)
+    task = find_task(recipe.task)(recipe, Site())
     with torch.device("meta"):  # only what it says about preprocessing is wanted
-        preprocessing = make_backbone(recipe, num_classes=0).preprocessing
+        model = task.make_plain_model() if isinstance(task, VisualTask) else make_backbone(recipe, num_classes=0)
+    preprocessing = model.preprocessing
     evaluation_view = EvaluationView(
         image_size=recipe.evaluation.image_size or recipe.image_size,
         crop_ratio=preprocessing.crop_ratio,

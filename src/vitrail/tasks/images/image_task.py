@@ -21,7 +21,7 @@ from vitrail.inspection.branches import branch_ratios
 from vitrail.models.contract import Model
 from vitrail.settings.image_recipe import ImageRecipe
 from vitrail.tasks.contract import B, Initial, Loaders, StepContext, Task
-from vitrail.tasks.images.initial_weights import load_initial, take_layer_scales
+from vitrail.tasks.images.initial_weights import load_initial, make_backbone, take_layer_scales
 from vitrail.tasks.images.labelled_data import LabelledData, balanced_weights, open_labelled
 from vitrail.tasks.site import Site
 
@@ -61,6 +61,10 @@ class VisualTask(Task[B]):
     def fixed_views(self) -> int | None:
         """How many views an image has in all, each the same whenever it is seen; None: ever new ones."""
         return None
+
+    def make_plain_model(self) -> Model:
+        """What prepares images as the task's model does: its backbone without classes."""
+        return make_backbone(self.recipe, num_classes=0)
 
     def load_initial(self, model: Model, source: str | Initial, *, description: Mapping[str, Any]) -> None:
         """Weights to start from; those of a classifier for other classes are left out."""

@@ -67,7 +67,9 @@ class MaskedEvaluator(Evaluator):
         shown = nn.functional.interpolate(masks.unsqueeze(1).float(), size=size, mode="nearest") > 0.5
         rows = [pixels, torch.where(shown, _GREY, pixels)]
         made = self.task.targets.paint(outputs[:NUM_PICTURES], pixels, masks)
-        return [row.cpu() for row in (rows if made is None else [*rows, made])]
+        if made is not None:
+            rows.append(torch.where(shown, made, pixels))
+        return [row.cpu() for row in rows]
 
     def write(self, folder: Path) -> None:
         """Leave the pictures for the report."""

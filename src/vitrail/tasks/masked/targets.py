@@ -99,6 +99,8 @@ class FeatureTargets(Targets):
 class TokenTargets(Targets):
     """The token of a patch, among those of a tokenizer (BEiT)."""
 
+    num_codes: int
+
     def __init__(self, tokenizer: Tokenizer, *, teacher: PatchTeacher | None) -> None:
         self.tokenizer, self.teacher = tokenizer, teacher
         self.num_outputs = self.num_codes = tokenizer.config.num_codes

@@ -20,9 +20,9 @@ from vitrail.settings.recipe import Recipe
 from vitrail.tasks.contract import Evaluator, Loaders, Measure, Objective, RunReader, StepContext
 from vitrail.tasks.images.image_task import count_workers
 from vitrail.tasks.masked.evaluator import SHEET, MaskedEvaluator
-from vitrail.tasks.masked.objective import MaskedPrediction
+from vitrail.tasks.masked.objective import MaskedPrediction, TokenPrediction
 from vitrail.tasks.masked.settings import MaskedRecipe
-from vitrail.tasks.masked.targets import Targets, open_targets
+from vitrail.tasks.masked.targets import Targets, TokenTargets, open_targets
 from vitrail.tasks.tokenizer.code_use import CodeUse, dead_codebook
 from vitrail.tasks.tokenizer.sheets import sheet_section
 from vitrail.tasks.unlabelled.measures import MEASURES
@@ -49,6 +49,7 @@ class MaskedModelling(UnlabelledTask[MaskedBatch]):
         Measure("share_of_codes", "codes in use", chart="Tokens, %"),
         *MEASURES,
     )
+    reads_patches: ClassVar[bool] = True
     recipe: MaskedRecipe
     targets: Targets
     grid: Grid
@@ -111,12 +112,12 @@ class MaskedModelling(UnlabelledTask[MaskedBatch]):
 
     def make_objective(self, *, total_steps: int, is_trial: bool = False) -> MaskedPrediction:
         """The loss of the targets; tokens are watched for dead codes."""
-        num_codes = self.targets.num_codes
-        if num_codes is None:
-            return MaskedPrediction(self.targets)
-        use = CodeUse(num_codes, window=self.recipe.masked.window, world=self.site.world)
-        watch = self.make_watch([dead_codebook(num_codes, remedies=_REMEDIES)], is_trial=is_trial)
-        return MaskedPrediction(self.targets, use=use, watch=watch)
+        targets = self.targets
+        if not isinstance(targets, TokenTargets):
+            return MaskedPrediction(targets)
+        use = CodeUse(targets.num_codes, window=self.recipe.masked.window, world=self.site.world)
+        watch = self.make_watch([dead_codebook(targets.num_codes, remedies=_REMEDIES)], is_trial=is_trial)
+        return TokenPrediction(targets, use=use, watch=watch)
 
     def prepare(self, batch: MaskedBatch, at: StepContext) -> MaskedBatch:
         """Images normalised, and what is wanted of their masked patches."""

@@ -100,6 +100,10 @@ class Tokenize(UnlabelledTask[Any]):
             model.preprocessing = replace(model.preprocessing, crop_ratio=ratio)
         return model
 
+    def make_plain_model(self) -> Tokenizer:
+        """A tokenizer, whatever its teacher."""
+        return self.make_model({"teacher_dim": 1})
+
     def attach(self, model: Model) -> None:
         """Get ready to prepare batches for a tokenizer."""
         assert isinstance(model, Tokenizer), "make_model gives one"
