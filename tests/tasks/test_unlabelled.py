@@ -174,6 +174,7 @@ def test_without_labels_the_newest_weights_count(tmp_path: Path) -> None:
     page = write_report(run.path).read_text()
     assert "effective rank, last" in page
     assert "effective rank, best" not in page
+    assert main(["inspect", str(run.path), f"out={tmp_path / 'inspected'}"]) == 0  # whose data has no labels
 
 
 def test_labels_of_val_alone_are_enough(tmp_path: Path) -> None:
@@ -216,6 +217,8 @@ def test_the_report_has_pictures(labelled_run: Path) -> None:
     names = sorted(path.name for path in (labelled_run / "watch").iterdir())
     assert names == ["images.jpg", "maps_0_000001.000.jpg", "maps_0_000002.000.jpg", "neighbours.jpg"]
     page = write_report(labelled_run).read_text()
+    assert "Feature deviation in a batch" in page  # a signal of the steps
+    assert "Share of codes" not in page  # one that the toy has not
     assert "<h2>Nearest neighbours</h2>" in page
     assert "<h2>Where it looks</h2>" in page
     (labelled_run / "watch" / "maps_0_000001.500.jpg").write_bytes(b"no picture")
