@@ -21,6 +21,7 @@ from vitrail.tasks.features.settings import FeatureSettings
 from vitrail.tasks.features.task import make_signs
 from vitrail.tasks.teaching.feature_teacher import FeatureTeacher
 from vitrail.tasks.unlabelled.collapse import CollapseError, CollapseWatch
+from vitrail.training.runs.report import write_report
 from vitrail.training.runs.run_folder import RunFolder
 
 FEATURES = ("task=features", "augmentation.repeats=1", "features.hidden_dim=16", "epochs=2", "evaluation.every=100")
@@ -180,6 +181,9 @@ def test_the_similarity_grows_and_the_run_fine_tunes(
     run = run_in(tmp_path / "run", *words, "regularisation.drop_path=0")
     first, second = (record["similarity"] for record in run.read_metrics() if record["kind"] == "eval")
     assert second > first + 0.02
+    page = write_report(run.path).read_text(encoding="utf-8")
+    for title in ("Similarity to the teacher", "Training loss of each level", "Effective rank in a batch"):
+        assert title in page
     monkeypatch.setattr("vitrail.tasks.features.task.load_feature_teacher", None)  # what is trained does without it
     assert vitrail.evaluate(run.path).figures.keys() >= {"knn_top1", "effective_rank"}
     tuned = task_of(tiny_recipe(f"init={run.path}"))
