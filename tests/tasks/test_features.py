@@ -182,6 +182,7 @@ def test_the_similarity_grows_and_the_run_fine_tunes(
     first, second = (record["similarity"] for record in run.read_metrics() if record["kind"] == "eval")
     assert second > first + 0.02
     page = write_report(run.path).read_text(encoding="utf-8")
+    assert f"{second:.3f}</" in page  # a cosine is no percentage, of which a tenth would do
     for title in ("Similarity to the teacher", "Training loss of each level", "Effective rank in a batch"):
         assert title in page
     monkeypatch.setattr("vitrail.tasks.features.task.load_feature_teacher", None)  # what is trained does without it

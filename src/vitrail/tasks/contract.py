@@ -51,6 +51,10 @@ class Measure:
         number = f"{value:.{self.digits if digits is None else digits}f}"
         return f"{number} {self.unit}" if self.unit else number
 
+    def brief(self, value: float) -> str:
+        """A value in a few words about a run: of percent a tenth is enough."""
+        return self.show(value, digits=1 if self.unit == "%" else None)
+
     @property
     def worst(self) -> float:
         """A value that any other is better than."""
