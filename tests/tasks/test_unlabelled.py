@@ -199,6 +199,12 @@ def test_a_measurement_looks_at_as_many_images_as_it_may(tmp_path: Path, monkeyp
     assert sizes == [30, 10]
 
 
+def test_a_task_may_measure_patches(labelled_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    of_tokens = vitrail.evaluate(labelled_run).figures["effective_rank"]
+    monkeypatch.setattr(find_task("toy_views:Views"), "reads_patches", True)
+    assert vitrail.evaluate(labelled_run).figures["effective_rank"] != pytest.approx(of_tokens)
+
+
 def test_two_processes_measure_as_one(labelled_run: Path, tmp_path: Path) -> None:
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(write_yaml(tiny_recipe(*TOY, "epochs=2", "watch.probe_every=2", "run.threads=1")))

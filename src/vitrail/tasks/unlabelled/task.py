@@ -47,6 +47,8 @@ class UnlabelledTask(VisualTask[B]):
     Recipe: ClassVar[type[Recipe]] = UnlabelledRecipe
     measures: ClassVar[tuple[Measure, ...]] = MEASURES
     signals: ClassVar[tuple[Measure, ...]] = SIGNALS
+    # Whether the features that are measured are means of patches, where a method teaches the summary token nothing.
+    reads_patches: ClassVar[bool] = False
     recipe: UnlabelledRecipe
     data: UnlabelledData
 
