@@ -155,7 +155,9 @@ class CollapseWatch:
     def _read(self) -> list[Tensor]:
         """The signals that have not been judged: the mean over the processes, so that all of them decide alike."""
         if self._unread:
-            rows = self.world.sum(torch.stack(self._unread)) / self.world.num_ranks
+            newest = self._unread[-1]  # those that a checkpoint has read are on the host
+            unread = torch.stack([row.to(newest.device, torch.float32) for row in self._unread])
+            rows = self.world.sum(unread) / self.world.num_ranks
             self._unread = list(rows.double().cpu())
         return self._unread
 
