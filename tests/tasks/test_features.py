@@ -282,6 +282,16 @@ def test_a_student_that_says_one_thing_of_all_images_is_stopped() -> None:
         train(nn.functional.normalize(varied[:1], dim=1) + 0.05 * line * nn.functional.normalize(varied[1:2], dim=1))
 
 
+def test_a_learning_rate_that_breaks_the_student_is_named_and_a_sound_one_is_not(tmp_path: Path, teacher: Path) -> None:
+    fast = ("model=deit_tiny", "model.settings={patch_size: 8, dim: 16, depth: 1, num_heads: 2}", "features.patches=0")
+    common = (*FEATURES, *fast, "run.micro_batch=16", "epochs=70", "watch.pictures=null", f"teacher={teacher}")
+    common += ("teacher.cache=views:1", f"teacher.cache_folder={tmp_path / 'cache'}")
+    run = run_in(tmp_path / "sound", *common)
+    assert last(run, "train")["step"] == 210
+    with pytest.raises(CollapseError, match=r"collapsed \(.* since step \d+ \(.*; lower lr, or set optimizer\.clip=1"):
+        run_in(tmp_path / "broken", *common, "lr=30", "schedule.warmup_epochs=0")
+
+
 def test_signals_of_spread_are_those_of_known_cases() -> None:
     even = torch.cat([torch.eye(4), -torch.eye(4)])
     found = spread_of(even)
