@@ -79,8 +79,8 @@ def change(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
     """
     label = ", ".join(f"{key}={_shorten(value, show=str)}" for key, value in changes.items())
     changes = {long_key(key): value for key, value in changes.items()}
-    changes = {key: value for key, value in changes.items() if value is not None or not _is_of_another(key, recipe)}
-    kind = _kind_after(recipe, changes, label=label)
+    kind = _kind_after(recipe, _without_foreign(changes, type(recipe)), label=label)
+    changes = _without_foreign(changes, kind)
     content = {key: value for key, value in recipe.model_dump().items() if key in kind.model_fields}
     if type(recipe) is not kind:
         content = _known_to(kind, content)
@@ -106,10 +106,10 @@ def change(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
     return make_recipe(content, label=label)
 
 
-def _is_of_another(key: str, recipe: Recipe) -> bool:
-    """Whether only recipes of other tasks have a key: nothing is its value already."""
-    section = key.partition(".")[0]
-    return section not in type(recipe).model_fields and any(section in kind.model_fields for kind in recipe_classes())
+def _without_foreign(changes: Mapping[str, Any], kind: type[Recipe]) -> dict[str, Any]:
+    """The changes without those that make nothing of what only recipes of other tasks have: that it is already."""
+    others = {name for other in recipe_classes() for name in other.model_fields} - set(kind.model_fields)
+    return {key: value for key, value in changes.items() if value is not None or key.partition(".")[0] not in others}
 
 
 def _known_to(section: type[Section], content: Mapping[str, Any]) -> dict[str, Any]:
