@@ -115,13 +115,9 @@ def named(path: Path) -> set[str]:
 
 # Kinds of models that others ask and never tell apart. Those who build them may name them.
 KINDS = {
-    "TimmBackbone",
-    "TimmConfig",
-    "EmbeddingModel",
-    "EmbeddingConfig",
-    "MaskedModel",
-    "Tokenizer",
-    "TokenizerConfig",
+    *("TimmBackbone", "TimmConfig", "EmbeddingModel", "EmbeddingConfig"),
+    *("FeatureModel", "FeatureConfig", "DinoModel", "DinoConfig"),
+    *("MaskedModel", "Tokenizer", "TokenizerConfig"),
 }
 WHO_MAKES_MODELS = ("models/", "heads/", "tasks/", "weights/save.py", "weights/pretrained.py")
 

@@ -26,6 +26,7 @@ _CONTEXT.set_forkserver_preload(
         "vitrail.tasks.classify.task",
         "vitrail.tasks.distill.task",
         "vitrail.tasks.embed.task",
+        "vitrail.tasks.features.task",
     ]
 )
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from vitrail.data.sources.files import ImageFiles
 from vitrail.data.sources.shapes import ShapesDataset, open_shapes
 from vitrail.data.stored import ArrayDataset, without_labels
 from vitrail.evaluation.classify import ClassificationMeter
-from vitrail.settings.images import AugmentationSettings
+from vitrail.settings.images import AugmentationSettings, CropSettings
 
 GLOBAL = AugmentationSettings(scale=(0.4, 1.0)).build(image_size=32)
 LOCAL = AugmentationSettings(scale=(0.05, 0.4), policy="three").build(image_size=16)
@@ -92,6 +93,42 @@ def test_an_image_is_decoded_once_for_all_its_views(tmp_path: Path, monkeypatch:
     monkeypatch.setattr("vitrail.data.samples.open_image", counting)
     load(ImageFiles(paths), batch_size=2)
     assert decoded == [1] * 4
+
+
+def test_a_photograph_is_decoded_as_small_as_its_largest_need(tmp_path: Path) -> None:
+    path = str(tmp_path / "large.jpg")
+    Image.radial_gradient("L").resize((640, 480)).convert("RGB").save(path)
+    image = open_image(Path(path).read_bytes())
+    whole, centre = (AugmentationSettings(scale=(share, share), flip=0.0) for share in (1.0, 0.25))
+    for settings, expected in ((whole, 8), (centre, 4)):
+        transforms = [whole.build(image_size=60), settings.build(image_size=60)]
+        draws = [Draws(0, 0, 0, view) for view in range(2)]
+        views = Crops(transforms).make(ImageFiles([path]), Sample(0, 0, 0), draws)
+        exact = [one(image, Draws(0, 0, 0, view)) for view, one in enumerate(transforms)]
+        assert min(one.plan((480, 640), Draws(0, 0, 0, view)).shrink for view, one in enumerate(transforms)) == expected
+        for view, alone in zip(views, exact, strict=True):
+            assert (view.float() - alone.float()).abs().mean() < 2.0  # of 255
+
+
+def test_crops_of_self_supervision_have_their_own_operations() -> None:
+    """Each probability is met, whatever the others are, and a crop of none of them is a crop alone."""
+    rows, columns = torch.meshgrid(torch.arange(32), torch.arange(32), indexing="ij")
+    pixels = torch.stack([rows * 5 + 40, columns * 5 + 20, (rows + columns) * 3 + 30], dim=2).to(torch.uint8)
+    image = open_image(pixels.numpy())
+    none: dict[str, Any] = dict.fromkeys(("flip", "jitter_probability", "grey", "blur", "solarise"), 0.0)
+    alone = CropSettings(scale=(1.0, 1.0), **none)
+    plain = [alone.build(image_size=32)(image, Draws(number)) for number in range(200)]
+    for name, probability in (("jitter_probability", 0.8), ("grey", 0.2), ("blur", 0.5), ("solarise", 0.2)):
+        changed = alone.model_copy(update={name: probability}).build(image_size=32)
+        views = [changed(image, Draws(number)) for number in range(200)]
+        share = sum(not torch.equal(view, one) for view, one in zip(views, plain, strict=True)) / 200
+        assert share == pytest.approx(probability, abs=0.1), name
+        if name == "grey":
+            is_grey = [bool((view[0] == view[1]).all() and (view[1] == view[2]).all()) for view in views]
+            assert sum(is_grey) / 200 == pytest.approx(share)
+        if name == "solarise":
+            inverted = [view for view, one in zip(views, plain, strict=True) if not torch.equal(view, one)]
+            assert max(view.max().item() for view in inverted) < 128 <= plain[0].max().item()
 
 
 @dataclass(frozen=True)

@@ -60,12 +60,22 @@ def test_views_of_a_sample_have_draws_of_their_own() -> None:
     assert torch.equal(drop(torch.ones(64, 1)).flatten(), whole[64:])
 
 
+def test_views_that_pass_one_size_after_the_other_keep_the_draws_of_their_view() -> None:
+    drop = DropPath(0.5)
+    draws = give_draws(drop)
+    draws.begin(1, first=8, num_samples=16, num_views=5)
+    whole = drop(torch.ones(80, 1)).view(16, 5)
+    draws.begin(1, first=8, num_samples=16, num_views=5, views_of_passes=(2, 3))
+    assert torch.equal(drop(torch.ones(48, 1)).view(16, 3), whole[:, 2:])
+    assert torch.equal(drop(torch.ones(32, 1)).view(16, 2), whole[:, :2])
+
+
 def test_draws_are_uniform_and_those_of_layers_samples_and_steps_are_independent() -> None:
     draws = SampleDraws(4)
     tables = []
     for key in (5, 6, 2**61 + 5):
         draws.begin(key, first=0, num_samples=4096)
-        tables += [draws.uniform(layer) for layer in range(4)]
+        tables += [draws.uniform(layer, num_rows=4096) for layer in range(4)]
     table = torch.stack(tables)
     assert table.min() >= 0.0
     assert table.max() < 1.0

@@ -11,7 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from vitrail.evaluation.lanes import Lanes
 from vitrail.tasks.distill.teachers import Teacher, load_teacher
+from vitrail.tasks.teaching.onnx_teacher import OnnxModel
 
 onnx = pytest.importorskip("onnx", reason="needs onnx to write models")
 pytest.importorskip("onnxruntime", reason="needs onnxruntime, pip install vitrail[onnx]")
@@ -90,6 +92,32 @@ def test_a_fingerprint_follows_the_file_and_the_weights_beside_it(tmp_path: Path
     (tmp_path / "model.onnx.data").unlink()
     write_model(tmp_path / "model.onnx", ["batch", 8, 8], {"author": "another"})
     assert len({first, second, load(path).fingerprint}) == 3
+
+
+def test_lanes_take_no_more_threads_than_there_are_cores(tmp_path: Path, pixels: Tensor) -> None:
+    model = OnnxModel(
+        write_model(tmp_path / "model.onnx", ["batch", 8, 8]), image_size=None, device=torch.device("cpu")
+    )
+    seen: list[int] = []
+
+    def ask(images: Tensor) -> Tensor:
+        [logits] = model.ask(images, "logits")
+        seen.append(model._session.get_session_options().intra_op_num_threads)
+        return logits
+
+    before, alone = torch.get_num_threads(), model.ask(pixels, "logits")[0]
+    try:
+        torch.set_num_threads(2)
+        with Lanes(2, threads=1) as lanes:
+            answers = list(lanes.map(ask, [pixels] * 6))
+        assert seen == [1] * 6  # each is computed by the lane that asks
+        ask(pixels)
+        assert seen[-1] == 2  # alone, it has all threads
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(answer, alone) for answer in answers)
+    options = model._session.get_session_options()
+    assert options.get_session_config_entry("session.intra_op.allow_spinning") == "0"
 
 
 def test_what_is_no_teacher_is_one_line(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import math
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,16 +21,11 @@ from vitrail.data.contract import Dataset, Level
 from vitrail.data.datasets import open_dataset
 from vitrail.data.policies import ColourJitter
 from vitrail.data.stored import ArrayDataset
+from vitrail.evaluation.lanes import Lanes
 from vitrail.settings.images import AugmentationSettings
-from vitrail.tasks.distill.teacher_cache import (
-    ANSWERS_FILE,
-    KNOWN_FILE,
-    PARTS_FILE,
-    TeacherCache,
-    default_folder,
-    fingerprint_augmentation,
-    fingerprint_data,
-)
+from vitrail.tasks.distill.teacher_cache import TeacherCache
+from vitrail.tasks.teaching.answer_store import ANSWERS_FILE, KNOWN_FILE, PARTS_FILE, default_folder
+from vitrail.tasks.teaching.view_fingerprints import fingerprint_augmentation, fingerprint_data
 
 PARTS: dict[str, Any] = {
     "teacher": "aa",
@@ -142,6 +138,22 @@ def test_a_fresh_answer_is_the_same_as_the_stored_one(tmp_path: Path) -> None:
     assert not torch.equal(fresh, logits.log_softmax(dim=-1))
 
 
+def test_lanes_that_ask_about_one_image_at_a_time_get_one_answer(tmp_path: Path) -> None:
+    cache, place, meeting = make(tmp_path), places((3, 1)), threading.Barrier(2)
+
+    def answer(logits: Tensor) -> Tensor:
+        def teacher(pixels: Tensor) -> Tensor:
+            meeting.wait(timeout=30)  # both have found that it is not known
+            return pixels
+
+        return cache.answer(*place, pixels=lambda: logits, teacher=teacher)
+
+    with Lanes(2) as lanes:
+        first, second = lanes.map(answer, random_logits(2).split(1))
+    assert torch.equal(first, second)
+    assert torch.equal(cache.read(*place), first)
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -166,9 +178,9 @@ def test_anything_else_has_a_cache_of_its_own(tmp_path: Path, change: dict[str, 
 
 def test_an_answer_without_its_mark_is_not_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache, place = make(tmp_path), places((0, 0), (1, 0))
-    from vitrail.tasks.distill import teacher_cache
+    from vitrail.tasks.teaching import answer_store
 
-    write_at, num_writes = teacher_cache._write_at, 0
+    write_at, num_writes = answer_store._write_at, 0
 
     def end_after_three(*words: Any) -> None:
         nonlocal num_writes
@@ -177,7 +189,7 @@ def test_an_answer_without_its_mark_is_not_known(tmp_path: Path, monkeypatch: py
             raise KeyboardInterrupt
         write_at(*words)
 
-    monkeypatch.setattr(teacher_cache, "_write_at", end_after_three)
+    monkeypatch.setattr(answer_store, "_write_at", end_after_three)
     with pytest.raises(KeyboardInterrupt):
         cache.write(*place, random_logits(2))
     again = make(tmp_path)

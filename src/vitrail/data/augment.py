@@ -49,7 +49,11 @@ class Augmentation:
 
     def __call__(self, image: OpenedImage, draws: Draws) -> Tensor:
         """The picture that the draws make of the image."""
-        pixels = self.plan((image.height, image.width), draws).apply(image)
+        return self.complete(image, self.plan((image.height, image.width), draws), draws)
+
+    def complete(self, image: OpenedImage, crop: Crop, draws: Draws) -> Tensor:
+        """The picture of a crop that was planned with the same draws."""
+        pixels = crop.apply(image)
         for step in self.steps:
             key = draws.integer(_NUM_KEYS)
             if step is not None:

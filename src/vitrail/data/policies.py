@@ -5,7 +5,7 @@ or not it is applied, so that one operation does not decide about the next.
 """
 
 from dataclasses import dataclass
-from typing import get_args
+from typing import Protocol, get_args
 
 from torch import Tensor
 
@@ -227,3 +227,23 @@ class ColourJitter:
             if strength > 0:
                 steps.append((name, factor))
         return colour.enhance(pixels, steps) if steps else pixels
+
+
+class _Operation(Protocol):
+    """From pixels to others of the same size."""
+
+    def __call__(self, pixels: Tensor, draws: Draws) -> Tensor: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Sometimes:
+    """An operation that happens with some probability."""
+
+    operation: _Operation
+    probability: float
+
+    def __post_init__(self) -> None:
+        check_probability("the probability of an operation", self.probability)
+
+    def __call__(self, pixels: Tensor, draws: Draws) -> Tensor:
+        return self.operation(pixels, draws) if draws.chance(self.probability) else pixels

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -11,6 +12,7 @@ from torch import Tensor
 from vitrail.data.contract import NO_LABEL, Batch, CropsBatch, Dataset, ImageBatch, Sample
 from vitrail.data.decode import OpenedImage, open_image
 from vitrail.data.draws import Draws
+from vitrail.data.geometry import Crop
 
 Made = TypeVar("Made")
 SomeBatch = TypeVar("SomeBatch", bound=Batch)
@@ -20,6 +22,14 @@ class Transform(Protocol):
     """From an image not decoded yet to uint8 pixels [3, height, width]; the draws decide every random choice."""
 
     def __call__(self, image: OpenedImage, draws: Draws) -> Tensor: ...
+
+
+class PlannedTransform(Protocol):
+    """A transform that says, before the image is decoded, which part of it will be seen, and how small."""
+
+    def plan(self, size: tuple[int, int], draws: Draws) -> Crop: ...
+
+    def complete(self, image: OpenedImage, crop: Crop, draws: Draws) -> Tensor: ...
 
 
 class SampleMaker(ABC, Generic[Made, SomeBatch]):
@@ -108,16 +118,25 @@ class Images(SampleMaker[_Views, ImageBatch]):
 
 
 class Crops(SampleMaker[list[Tensor], CropsBatch]):
-    """Several views of every image, each by its own transform and of its own size."""
+    """Several views of every image, each by its own transform and of its own size; it is decoded once for all of them.
 
-    def __init__(self, transforms: Sequence[Transform]) -> None:
+    A JPEG is decoded as small as the view allows that needs the most of it.
+    """
+
+    def __init__(self, transforms: Sequence[PlannedTransform]) -> None:
         if not transforms:
             raise ValueError("an image needs a view: give one transform at least")
         self.transforms, self.num_views = tuple(transforms), len(transforms)
 
     def make(self, dataset: Dataset, sample: Sample, draws: Sequence[Draws]) -> list[Tensor]:
         """The views of an image."""
-        return read_views(dataset, sample.index, self.transforms, draws)
+        image = open_image(dataset.read(sample.index))
+        size = (image.height, image.width)
+        crops = [transform.plan(size, own) for transform, own in zip(self.transforms, draws, strict=True)]
+        pixels = image.pixels(shrink=min(crop.shrink for crop in crops)).permute(1, 2, 0)
+        decoded = replace(image, _decode=lambda shrink: pixels)
+        views = zip(self.transforms, crops, draws, strict=True)
+        return [transform.complete(decoded, crop, own) for transform, crop, own in views]
 
     def collate(self, dataset: Dataset, made: Sequence[list[Tensor]], indices: Tensor) -> CropsBatch:
         """Crops [batch, views, 3, height, width] of each size, with the first labels if there are any."""

@@ -4,11 +4,9 @@ torch's own threads divide every single operation and wait for each other at its
 all of them wait for the one that is held up, some thousand times a second. Lanes wait for each other once a step.
 """
 
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
@@ -87,13 +85,17 @@ class Lanes:
 
 def _timed(function: Callable[[Item], Result], item: Item) -> tuple[Result, float, float]:
     """The function of an item, with the seconds in which this thread was ready without a core, and those with one."""
-    start_waiting, start_computing = _seconds_without_core(), time.thread_time()
+    start_waiting, start_computing = _core_seconds()
     result = function(item)
-    return result, _seconds_without_core() - start_waiting, time.thread_time() - start_computing
+    waiting, computing = _core_seconds()
+    return result, waiting - start_waiting, computing - start_computing
 
 
-def _seconds_without_core() -> float:
+def _core_seconds() -> tuple[float, float]:
+    """How long this thread has been ready without a core, and how long it had one; zeros where that is not told."""
     try:
-        return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
-    except (OSError, IndexError, ValueError):
-        return 0.0
+        with open("/proc/thread-self/schedstat", "rb", buffering=0) as file:
+            computing, waiting, _ = file.read().split()
+    except (OSError, ValueError):
+        return 0.0, 0.0
+    return int(waiting) / 1e9, int(computing) / 1e9

@@ -106,6 +106,10 @@ class AroundTrunk(Model):
     def grid(self) -> Grid | None:
         return self.trunk.grid
 
+    @property
+    def takes_one_size(self) -> bool:
+        return self.trunk.takes_one_size
+
     def patch_grid(self, height: int, width: int) -> Grid | None:
         return self.trunk.patch_grid(height, width)
 

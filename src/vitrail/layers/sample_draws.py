@@ -1,10 +1,20 @@
 """Random numbers of layers that belong to a sample and a step, whatever part of a batch the sample is computed in."""
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import torch
 from torch import Tensor, nn
 
 # Steele, Lea, Flood 2014 (SplitMix64): the increment, and the two factors of its finaliser, as signed 64-bit numbers.
 _INCREMENT, _FIRST, _SECOND = (value - 2**64 for value in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+
+
+class _Rows(NamedTuple):
+    """What is drawn for the rows that go through a model together."""
+
+    states: Tensor  # [layers, rows]
+    numbers: Tensor  # [layers, rows], in [0, 1)
 
 
 class SampleDraws:
@@ -13,42 +23,55 @@ class SampleDraws:
     A number follows from the key (of the run and the step), the layer and the row alone: the place of the sample in the
     global batch and, where a sample comes in several views, the view. So it is the same for any micro-batch, number of
     processes, threads and device, and again the same when activations are recomputed.
+
+    Views of several sizes go through the model one size after the other. Which of these passes a layer is in shows by
+    the number of its rows; passes of equally many rows share their draws.
     """
 
     def __init__(self, num_layers: int) -> None:
         self.num_layers = num_layers
-        self._states = torch.zeros(0, 0, dtype=torch.int64)  # [layers, rows]
-        self._numbers = torch.zeros(0, 0)  # [layers, rows], in [0, 1)
+        self._passes: dict[int, _Rows] = {}  # by their number of rows
 
     def begin(
-        self, key: int, *, first: int, num_samples: int, num_views: int = 1, device: torch.device | None = None
+        self,
+        key: int,
+        *,
+        first: int,
+        num_samples: int,
+        num_views: int = 1,
+        views_of_passes: Sequence[int] = (),  # how many of the views go through the model together; none: all
+        device: torch.device | None = None,
     ) -> None:
         """Draw for these samples of a step from now on: `first` is the place of the first in the global batch.
 
         All is drawn here and at once: a compiled model then has nothing to trace but two tensors.
         """
+        self._passes = {}
         if self.num_layers == 0:
             return
         places = first * num_views + torch.arange(num_samples * num_views, device=device)
         layers = torch.arange(1, self.num_layers + 1, device=device)
-        self._states = _mix(_mix(key + layers[:, None] * _INCREMENT) + places * _INCREMENT)
-        self._numbers = (self._states >> 40 & 0xFFFFFF).float() / 2**24
+        states = _mix(_mix(key + layers[:, None] * _INCREMENT) + places * _INCREMENT)
+        by_view = states.unflatten(1, (num_samples, num_views))
+        for part in by_view.split(list(views_of_passes or (num_views,)), dim=2):
+            own = part.flatten(1)
+            self._passes.setdefault(own.shape[1], _Rows(own, (own >> 40 & 0xFFFFFF).float() / 2**24))
 
-    @property
-    def num_rows(self) -> int:
-        """Rows that are drawn for."""
-        return self._states.shape[1]
+    def knows(self, num_rows: int) -> bool:
+        """Whether so many rows were announced."""
+        return num_rows in self._passes
 
-    def uniform(self, layer: int) -> Tensor:
+    def uniform(self, layer: int, *, num_rows: int) -> Tensor:
         """One number in [0, 1) for each row, float32 [rows]."""
-        return self._numbers[layer]
+        return self._passes[num_rows].numbers[layer]
 
     def keeps(self, layer: int, *, like: Tensor, rate: float) -> Tensor:
         """For each number of a tensor, whether it is kept when `rate` of them are dropped: bool, in its shape."""
         size = like[0].numel()
         counter = torch.arange(-(-size // 4), device=like.device) * _INCREMENT
         # Four draws of 16 bits from each number of 64.
-        quarters = _mix(self._states[layer][:, None] + counter).view(torch.int16)[:, :size]
+        states = self._passes[like.shape[0]].states[layer]
+        quarters = _mix(states[:, None] + counter).view(torch.int16)[:, :size]
         return (quarters >= round(rate * 2**16) - 2**15).view(like.shape)
 
 
@@ -80,7 +103,7 @@ class RandomLayer(nn.Module):
 
     def draws_for(self, x: Tensor) -> SampleDraws | None:
         """Where the numbers for these rows come from; None: torch's generator."""
-        return self.draws if self.draws is not None and self.draws.num_rows == x.shape[0] else None
+        return self.draws if self.draws is not None and self.draws.knows(x.shape[0]) else None
 
     def extra_repr(self) -> str:
         return f"rate={self.rate:g}"
@@ -99,7 +122,7 @@ class DropPath(RandomLayer):
         if draws is None:
             kept = update.new_empty(update.shape[0]).bernoulli_(keep)
         else:
-            kept = (draws.uniform(self.number) >= self.rate).to(update.dtype)
+            kept = (draws.uniform(self.number, num_rows=update.shape[0]) >= self.rate).to(update.dtype)
         return update * kept.div_(keep).view(-1, *[1] * (update.ndim - 1))
 
 

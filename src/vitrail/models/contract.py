@@ -188,6 +188,11 @@ class Model(nn.Module):
         return None
 
     @property
+    def takes_one_size(self) -> bool:
+        """Whether images must be of the size the model is made for."""
+        return False
+
+    @property
     def stem_dim(self) -> int | None:
         """Width of a patch behind the stem, where patches can be masked; None where they can't."""
         return None

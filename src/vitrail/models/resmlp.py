@@ -84,6 +84,10 @@ class ResMLP(Backbone):
     def grid(self) -> Grid:
         return self.stem.grid(*self.config.size)
 
+    @property
+    def takes_one_size(self) -> bool:
+        return self.config.is_bound_to_size
+
     def make_block(self, drop_path: float) -> nn.Module:
         feed_forward = self.residual(self.feed_forward(), drop_path)
         if self.config.communication == "none":

@@ -60,9 +60,6 @@ class TimmBackbone(Model):
             config = dataclasses.replace(config, image_size=config.timm_size)
         super().__init__(config)
         self.backbone = make_backbone(config)
-        self.takes_one_size = bool(config.timm_facts.get("fixed_input_size")) and not getattr(
-            self.backbone, "dynamic_img_size", False
-        )
         if self.takes_one_size and config.size != config.timm_size:
             self.try_size()
         dim = self.backbone.num_features
@@ -83,6 +80,11 @@ class TimmBackbone(Model):
         model = cls(config)
         model.init_pooling()  # the rest of init_weights is what timm just did
         return model
+
+    @property
+    def takes_one_size(self) -> bool:
+        is_dynamic = getattr(self.backbone, "dynamic_img_size", False)
+        return bool(self.config.timm_facts.get("fixed_input_size")) and not is_dynamic
 
     def try_size(self) -> None:
         """Refuse a size the backbone was built for in vain."""

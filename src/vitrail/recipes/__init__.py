@@ -15,6 +15,8 @@ from vitrail.recipes import (
     cait,
     deit,
     deit3,
+    dino,
+    features,
     grafit,
     patchconvnet,
     resmlp,
@@ -62,6 +64,9 @@ RECIPES: Mapping[str, Entry] = {
     "small_photos": Entry(small.small_photos),
     "small_photos_scratch": Entry(small.small_photos_scratch),
     "fine_tune": Entry(small.fine_tune),
+    # Features of a teacher, without labels
+    "features_small": Entry(features.features_small),
+    "features_deit_small": Entry(features.features_deit_small),
     # DeiT
     "deit_tiny": Entry(deit.deit, ("tiny",)),
     "deit_small": Entry(deit.deit, ("small",)),
@@ -370,6 +375,13 @@ RECIPES: Mapping[str, Entry] = {
     "transfer_grafit_384_food101": Entry(transfer.transfer_grafit_384, ("food101",)),
     "transfer_grafit_384_inat18": Entry(transfer.transfer_grafit_384, ("inat18",)),
     "transfer_grafit_384_inat19": Entry(transfer.transfer_grafit_384, ("inat19",)),
+    # Without labels
+    "dino_small": Entry(dino.dino_small),
+    "dino_resmlp_s12": Entry(dino.dino_resmlp, ("s12",)),
+    "dino_resmlp_s24": Entry(dino.dino_resmlp, ("s24",)),
+    "dino_deit_small": Entry(dino.dino_deit_small),
+    "dino_resmlp_s12_labels": Entry(dino.dino_resmlp_labels, ("s12",)),
+    "dino_resmlp_s24_labels": Entry(dino.dino_resmlp_labels, ("s24",)),
     # Grafit; on CIFAR-100 with _cifar100
     "grafit_baseline": Entry(grafit.baseline),
     "grafit_baseline_cifar100": Entry(grafit.baseline, ("cifar100",)),

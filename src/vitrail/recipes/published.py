@@ -12,7 +12,7 @@ from functools import cache
 from itertools import groupby
 
 from vitrail.models.figures import Published, find_figure
-from vitrail.recipes import beit, cait, deit, deit3, patchconvnet, resmlp, resnet, three_things, transfer
+from vitrail.recipes import beit, cait, deit, deit3, dino, patchconvnet, resmlp, resnet, three_things, transfer
 from vitrail.settings.image_recipe import ImageRecipe
 from vitrail.settings.recipe import Recipe
 from vitrail.settings.text import stage_of
@@ -48,6 +48,9 @@ TRAININGS: Mapping[Function, tuple[str, ...]] = {
     resmlp.resmlp_distilled: ("ImageNet-1k, distilled",),
     resmlp.resmlp_variant: ("{variant}",),
     resmlp.resmlp_21k_to_1k: ("ImageNet-21k, 60 epochs -> 1k",),
+    dino.dino_resmlp: ("DINO, nearest neighbours",),
+    dino.dino_deit_small: ("DINO, nearest neighbours",),
+    dino.dino_resmlp_labels: ("ImageNet-1k, DINO, then labels",),
     patchconvnet.patchconvnet: ("ImageNet-1k, 400 epochs",),
     patchconvnet.patchconvnet_21k_to_1k: ("ImageNet-21k -> 1k",),
     patchconvnet.patchconvnet_21k_to_1k_384: ("ImageNet-21k -> 1k",),

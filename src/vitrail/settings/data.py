@@ -40,7 +40,7 @@ class DataSettings(Section):
     balanced: bool = False
     """draw every class equally often"""
     workers: NonNegativeInt | None = None
-    """processes that read images; null: one for four cores in a long run on a CPU, one a core on a GPU, up to eight"""
+    """processes that read and augment images; null: few or none on a CPU, else one a core, up to eight"""
 
     @property
     def is_measured(self) -> bool:

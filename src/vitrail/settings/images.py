@@ -1,7 +1,7 @@
 """How training images are varied and mixed."""
 
 from collections.abc import Set
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 from pydantic import Field, NonNegativeFloat, PositiveInt, field_validator
 from pydantic_core import PydanticCustomError
@@ -16,6 +16,20 @@ if TYPE_CHECKING:
 
 AugmentPart = Literal["grey", "solarise", "blur", "identity"]
 _SPELLINGS = {"gray": "grey", "grayscale": "grey", "greyscale": "grey", "solarize": "solarise"}
+
+
+def check_bounds(bounds: tuple[float, float]) -> tuple[float, float]:
+    """Refuse a range that is not positive, or whose smaller end is not the first."""
+    if not 0.0 < bounds[0] <= bounds[1]:
+        raise PydanticCustomError("no_range", "give a smaller and a larger number, above 0")
+    return bounds
+
+
+def check_area(scale: tuple[float, float]) -> tuple[float, float]:
+    """Refuse a crop of more area than the image has."""
+    if scale[1] > 1.0:
+        raise PydanticCustomError("no_range", "a crop is no larger than its image: give numbers of at most 1")
+    return scale
 
 
 class AugmentationSettings(Section):
@@ -68,27 +82,61 @@ class AugmentationSettings(Section):
             )
         return tuple(part for part in known if part in parts)
 
-    @field_validator("scale", "ratio")
-    @classmethod
-    def check_range(cls, bounds: tuple[float, float]) -> tuple[float, float]:
-        """Refuse a range that is not positive, or whose smaller end is not the first."""
-        if not 0.0 < bounds[0] <= bounds[1]:
-            raise PydanticCustomError("no_range", "give a smaller and a larger number, above 0")
-        return bounds
-
-    @field_validator("scale")
-    @classmethod
-    def check_area(cls, scale: tuple[float, float]) -> tuple[float, float]:
-        """Refuse a crop of more area than the image has."""
-        if scale[1] > 1.0:
-            raise PydanticCustomError("no_range", "a crop is no larger than its image: give numbers of at most 1")
-        return scale
+    _check_range = field_validator("scale", "ratio")(check_bounds)
+    _check_area = field_validator("scale")(check_area)
 
     def build(self, *, image_size: ImageSize) -> "Augmentation":
         """What makes a training picture of that size of an image."""
         from vitrail.data.augment import Augmentation
 
         return Augmentation(image_size, self)
+
+
+class CropSettings(Section):
+    """How one of several crops of an image is made."""
+
+    scale: tuple[float, float] = (0.4, 1.0)
+    """smallest and largest share of the image's area that the crop takes"""
+    ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    """smallest and largest aspect ratio, width over height, of the crop"""
+    interpolation: Literal["bicubic", "bilinear", "random"] = "bicubic"
+    """interpolation filter of the resizing; random: bicubic or bilinear, by chance"""
+    flip: float = Field(default=0.5, ge=0.0, le=1.0)
+    """probability of mirroring left to right"""
+    jitter: tuple[NonNegativeFloat, NonNegativeFloat, NonNegativeFloat, Annotated[float, Field(ge=0.0, le=0.5)]] = (
+        0.4,
+        0.4,
+        0.2,
+        0.1,
+    )
+    """strengths of random changes of brightness, contrast, saturation and hue"""
+    jitter_probability: float = Field(default=0.8, ge=0.0, le=1.0)
+    """probability of these changes"""
+    grey: float = Field(default=0.2, ge=0.0, le=1.0)
+    """probability of a grey picture"""
+    blur: float = Field(default=0.5, ge=0.0, le=1.0)
+    """probability of a Gaussian blur, of a radius from 0.1 to 2 pixels"""
+    solarise: float = Field(default=0.0, ge=0.0, le=1.0)
+    """probability of inverting the values from 128 on"""
+
+    _check_range = field_validator("scale", "ratio")(check_bounds)
+    _check_area = field_validator("scale")(check_area)
+
+    def build(self, *, image_size: ImageSize) -> "Augmentation":
+        """What makes a crop of that size of an image, each operation behind the one before it."""
+        from vitrail.data.augment import Augmentation
+        from vitrail.data.policies import ColourJitter, Sometimes, ThreeAugment
+
+        crop = AugmentationSettings(
+            scale=self.scale, ratio=self.ratio, interpolation=self.interpolation, flip=self.flip
+        )
+        steps = (
+            Sometimes(ColourJitter(*self.jitter), self.jitter_probability),
+            Sometimes(ThreeAugment(parts=("grey",)), self.grey),
+            Sometimes(ThreeAugment(parts=("blur",)), self.blur),
+            Sometimes(ThreeAugment(parts=("solarise",)), self.solarise),
+        )
+        return Augmentation(image_size, crop, own_steps=steps)
 
 
 class BlendSettings(Section):

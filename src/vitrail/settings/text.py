@@ -31,6 +31,15 @@ for _kind in (_Loader, _Dumper):
     _kind.add_implicit_resolver("tag:yaml.org,2002:float", _SCIENTIFIC, list("-+.0123456789"))
 
 
+def dotted(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every value of nested keys beside its dotted name."""
+    for key, value in content.items():
+        if isinstance(value, Mapping):
+            yield from dotted(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
 def read_recipe(path: Path) -> Recipe:
     """The recipe in a YAML file, of this format or of one before it."""
     from vitrail.storage import content_of, read_text
@@ -74,6 +83,7 @@ def change(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
     kind = _kind_after(recipe, changes, label=label)
     content = {key: value for key, value in recipe.model_dump().items() if key in kind.model_fields}
     if type(recipe) is not kind:
+        content = _known_to(kind, content)
         content = _filled_in(kind.model_construct().model_dump(), content)
         content["task"] = kind.model_fields["task"].default
     for key, value in changes.items():
@@ -100,6 +110,18 @@ def _is_of_another(key: str, recipe: Recipe) -> bool:
     """Whether only recipes of other tasks have a key: nothing is its value already."""
     section = key.partition(".")[0]
     return section not in type(recipe).model_fields and any(section in kind.model_fields for kind in recipe_classes())
+
+
+def _known_to(section: type[Section], content: Mapping[str, Any]) -> dict[str, Any]:
+    """The content without the settings that groups of another task do not have."""
+    known: dict[str, Any] = {}
+    for key, value in content.items():
+        kind = section.model_fields[key].annotation if key in section.model_fields else None
+        if isinstance(kind, type) and issubclass(kind, Section) and isinstance(value, Mapping):
+            known[key] = _known_to(kind, value)
+        elif key in section.model_fields:
+            known[key] = value
+    return known
 
 
 def _filled_in(defaults: dict[str, Any], content: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,9 @@ TASKS: dict[str, Row] = {
     "classify": Row("vitrail.tasks.classify.task:Classify", "vitrail.tasks.classify.settings:ClassifyRecipe"),
     "distill": Row("vitrail.tasks.distill.task:Distill", "vitrail.tasks.distill.settings:DistillRecipe"),
     "embed": Row("vitrail.tasks.embed.task:Embed", "vitrail.tasks.embed.settings:EmbedRecipe"),
+    "features": Row("vitrail.tasks.features.task:FeatureTask", "vitrail.tasks.features.settings:FeaturesRecipe"),
     "clusterfit": Row("vitrail.tasks.clusterfit.task:ClusterFit", "vitrail.tasks.clusterfit.settings:ClusterFitRecipe"),
+    "dino": Row("vitrail.tasks.dino.task:DinoTask", "vitrail.tasks.dino.settings:DinoRecipe"),
     "tokenizer": Row("vitrail.tasks.tokenizer.task:Tokenize", "vitrail.tasks.tokenizer.settings:TokenizerRecipe"),
     "masked": Row("vitrail.tasks.masked.task:MaskedModelling", "vitrail.tasks.masked.settings:MaskedRecipe"),
 }

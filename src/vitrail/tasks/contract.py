@@ -79,10 +79,10 @@ class Objective(ABC, Generic[B]):
 
     One that remembers something from step to step (a memory of embeddings, a target network) overrides the methods of
     state. What a micro-batch leaves to the end of the step is `Losses.seen`, which `note` gets in the order of the
-    micro-batches. After the optimizer's step comes `after_step`, or `skip_step` where no step was made (a loss that is
-    not finite, a trial of the batch size). Between steps the state is all that the rest of a run depends on, so it
-    belongs into checkpoints. Where several processes train together, all of them make every one of these calls, in the
-    same order.
+    micro-batches. Before the optimizer's step comes `before_step`, after it `after_step`, or `skip_step` where no step
+    was made (a loss that is not finite, a trial of the batch size). Between steps the state is all that the rest of a
+    run depends on, so it belongs into checkpoints. Where several processes train together, all of them make every one
+    of these calls, in the same order.
     """
 
     exchanges: ClassVar[bool] = False  # whether processes talk to each other while a batch is judged
@@ -94,6 +94,9 @@ class Objective(ABC, Generic[B]):
 
     def note(self, seen: Any) -> None:
         """Remember what a micro-batch of the step left."""
+
+    def before_step(self, model: nn.Module) -> None:
+        """Change or drop gradients of the global batch, before they are clipped and used; of the bare model."""
 
     def after_step(self, model: nn.Module) -> None:
         """Take in what the micro-batches left and the model's new weights; the bare model, not one that wraps it."""
@@ -360,6 +363,11 @@ class Task(ABC, Generic[B]):
     def count_measured(self, data: TaskData) -> int:
         """Samples that an evaluation looks at, for the plan."""
         return data.num_val
+
+    @property
+    def views_of_passes(self) -> tuple[int, ...]:
+        """Parts of a sample that go through the model together, one number for each pass: those of one size."""
+        return (self.num_views,)
 
     @property
     def num_passes(self) -> int:

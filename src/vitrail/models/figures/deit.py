@@ -64,6 +64,8 @@ DEIT: dict[str, Figures] = {
             Variant("exclusive gating", None, None, 79.7, None, None, _GATES),
             Variant("shortcut-only gating", None, None, 80.4, None, None, _GATES),
             Variant("talking heads", None, None, 80.3, None, None, "thesis section 3.7"),
+            Variant("DINO, linear classifier", "22", "4.6", 77.0, None, None, "thesis table 4.2"),
+            Variant("DINO, nearest neighbours", "22", "4.6", 74.5, None, None, "thesis table 4.2"),
             Variant("talking heads, 8 heads", "22", "4.6", 80.5, None, None, "thesis table 3.20"),
             Variant("1 head", None, "4.6", 76.80, None, None, _HEADS),
             Variant("2 heads", None, "4.6", 78.06, None, None, _HEADS),

@@ -15,11 +15,13 @@ from vitrail.tasks.classify.task import Classify, make_supervised
 from vitrail.tasks.contract import Objective, StepContext
 from vitrail.tasks.distill.distillation import Distillation
 from vitrail.tasks.distill.settings import DistillRecipe
-from vitrail.tasks.distill.teacher_cache import TeacherCache, default_folder, fingerprint_augmentation, fingerprint_data
+from vitrail.tasks.distill.teacher_cache import TeacherCache
 from vitrail.tasks.distill.teachers import Teacher, load_teacher
 from vitrail.tasks.images.image_task import require_classes
 from vitrail.tasks.images.initial_weights import make_backbone
 from vitrail.tasks.images.labelled_data import LabelledData
+from vitrail.tasks.teaching.answer_store import default_folder
+from vitrail.tasks.teaching.view_fingerprints import fingerprint_augmentation, fingerprint_data
 
 _LOGGER = logging.getLogger(__name__)
 

@@ -1,32 +1,26 @@
 """Teachers of a student (thesis 3.3): whatever classifies images, asked about the student's own augmented ones."""
 
 import math
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
-from vitrail.evaluation.predict import choose_precision
 from vitrail.inference.class_names import are_numbers, rename_classes
-from vitrail.models.published import read_model_text, split_model_texts
-from vitrail.settings.own import is_own
+from vitrail.models.published import split_model_texts
 from vitrail.settings.section import ImageSize
-from vitrail.tasks.distill.onnx_teacher import open_onnx
 from vitrail.tasks.distill.teacher_classes import ClassMapping, Groups, match_classes, read_mapping, select
-from vitrail.tasks.distill.teacher_sources import (
+from vitrail.tasks.teaching.onnx_teacher import open_onnx
+from vitrail.tasks.teaching.teacher_input import TeacherInput
+from vitrail.tasks.teaching.teacher_sources import (
+    KINDS,
     TeacherSource,
+    find_kind,
     hash_parts,
+    is_there,
     open_function,
     open_trained,
-)
-from vitrail.weights.hub import HUB_PREFIX
-
-_KINDS = (
-    "a run's folder, a saved model's, a name of `vitrail models` with published weights, timm/NAME.TAG, "
-    "NAME init=FILE, hf://OWNER/NAME, FILE.onnx or module:function"
 )
 
 
@@ -53,8 +47,7 @@ class SingleTeacher(Teacher):
     ) -> None:
         self.source, self.name = source, source.name
         self.classes, self.mapping = tuple(classes), mapping
-        self.dtype = choose_precision("auto", device) if source.is_autocast else torch.float32
-        self.mean, self.std = (torch.tensor(value, device=device).view(-1, 1, 1) for value in (source.mean, source.std))
+        self.input = TeacherInput(source, device=device)
         self.num_classes = source.num_classes
         self.groups: Groups = None if self.num_classes is None else self._match(self.num_classes)
         self.fingerprint = hash_parts(
@@ -62,25 +55,17 @@ class SingleTeacher(Teacher):
             source.image_size,
             (source.mean, source.std),
             (self.classes, source.classes, mapping),
-            str(self.dtype),
+            str(self.input.dtype),
         )
 
     def __call__(self, pixels: Tensor) -> Tensor:
-        is_lower = self.dtype != torch.float32
         with torch.inference_mode():
-            images = self._prepare(pixels)
-            # Said in either case: the teacher must not take over the precision of the student around it.
-            with torch.autocast(pixels.device.type, dtype=self.dtype if is_lower else None, enabled=is_lower):
+            images = self.input(pixels)
+            with self.input.precision(pixels.device):
                 answers = self.source.ask(images)
             self._check(answers, len(pixels))
             logits = select(answers.to(pixels.device).float(), self.groups)
         return logits.clone()  # a tensor made in inference mode can't be saved for a backward pass
-
-    def _prepare(self, pixels: Tensor) -> Tensor:
-        images, size = pixels.float(), self.source.image_size
-        if size is not None and pixels.shape[-2:] != size:
-            images = functional.interpolate(images, size=size, mode="bicubic", antialias=True).clamp(0.0, 1.0)
-        return (images - self.mean) / self.std
 
     def _check(self, answers: Tensor, num_images: int) -> None:
         wanted = [num_images, self.num_classes or "classes"]
@@ -129,9 +114,9 @@ def load_teacher(
     name or index of the teacher's, or a list of them}; for several teachers one file for all, or one for each,
     separated by commas, where an empty one leaves a teacher to the names of its classes.
     """
-    specs = [spec] if _is_there(spec) else split_model_texts(spec)
+    specs = [spec] if is_there(spec) else split_model_texts(spec)
     if not all(specs):
-        raise ValueError(f"teacher={spec}: a name is empty; give {_KINDS}; several with a comma between two")
+        raise ValueError(f"teacher={spec}: a name is empty; give {KINDS}; several with a comma between two")
     files = [part.strip() for part in (mapping or "").split(",")]
     if len(files) not in (1, len(specs)):
         raise ValueError(f"{len(files)} files in teacher.classes for {len(specs)} teachers: give one, or one for each")
@@ -148,14 +133,5 @@ def load_teacher(
 
 def open_source(spec: str, *, image_size: ImageSize | None, device: torch.device) -> TeacherSource:
     """The classifier that a text stands for."""
-    if spec.lower().endswith(".onnx"):
-        return open_onnx(spec, image_size=image_size, device=device)
-    if _is_there(spec) or spec.startswith(HUB_PREFIX) or read_model_text(spec) is not None:
-        return open_trained(spec, image_size=image_size, device=device)
-    if is_own(spec):
-        return open_function(spec, image_size=image_size, device=device)
-    raise ValueError(f"{spec}: no such teacher; give {_KINDS}")
-
-
-def _is_there(spec: str) -> bool:
-    return bool(spec) and os.path.exists(os.path.expanduser(spec))
+    opened = {"onnx": open_onnx, "trained": open_trained, "function": open_function}
+    return opened[find_kind(spec)](spec, image_size=image_size, device=device)

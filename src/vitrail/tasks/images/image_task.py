@@ -57,6 +57,11 @@ class VisualTask(Task[B]):
     def __init__(self, recipe: ImageRecipe, site: Site) -> None:
         super().__init__(recipe, site)
 
+    @property
+    def fixed_views(self) -> int | None:
+        """How many views an image has in all, each the same whenever it is seen; None: ever new ones."""
+        return None
+
     def make_plain_model(self) -> Model:
         """What prepares images as the task's model does: its backbone without classes."""
         return make_backbone(self.recipe, num_classes=0)
@@ -162,11 +167,6 @@ class ImageTask(VisualTask[ImageBatch]):
     def num_views(self) -> int:
         """Views of an image that come together."""
         return 1
-
-    @property
-    def fixed_views(self) -> int | None:
-        """How many views an image has in all, each the same whenever it is seen; None: ever new ones."""
-        return None
 
     def open_data(self) -> LabelledData:
         """The labelled images of the recipe; what was done about a missing val is said once a run."""

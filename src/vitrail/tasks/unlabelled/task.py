@@ -139,6 +139,7 @@ class UnlabelledTask(VisualTask[B]):
                 num_repeats=recipe.augmentation.repeats,
                 groups=self.data.train.groups,
             ),
+            fixed_views=self.fixed_views,
             num_workers=self.count_readers(),
             quarantine=quarantine,
             pin_memory=site.device.type == "cuda",

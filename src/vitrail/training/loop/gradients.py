@@ -87,6 +87,7 @@ class StepGradients:
             first=first,
             num_samples=batch.num_samples,
             num_views=self.task.num_views,
+            views_of_passes=self.task.views_of_passes,
             device=site.device,
         )
         at = StepContext(site.seed, step // self.sampler.num_steps, step, first)

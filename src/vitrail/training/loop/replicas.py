@@ -24,6 +24,8 @@ class Replica(NamedTuple):
 
     model: nn.Module  # its parameters are the model's own numbers; gradients and running statistics are its own
     draws: SampleDraws
+    parameters: list[nn.Parameter]
+    norms: list[_BatchNorm]  # those that keep running statistics
 
 
 class _Part(NamedTuple):
@@ -56,7 +58,7 @@ class Replicas:
             replica = self._free.get()
             try:
                 losses = function(replica, item)
-                return _Part(losses, _take_gradients(replica.model), _take_statistics(replica.model))
+                return _Part(losses, _take_gradients(replica.parameters), _take_statistics(replica.norms))
             finally:
                 self._free.put(replica)
 
@@ -101,22 +103,23 @@ def _make_replica(model: nn.Module) -> Replica:
         for parameter in model.parameters()
     }
     replica = copy.deepcopy(model, shared)
-    for norm in _learning_norms(replica):
+    norms = _learning_norms(replica)
+    for norm in norms:
         norm.momentum = 1.0  # its running statistics are then those of the last batch
-    return Replica(replica, give_draws(replica))
+    return Replica(replica, give_draws(replica), list(replica.parameters()), norms)
 
 
-def _take_gradients(model: nn.Module) -> list[Tensor | None]:
+def _take_gradients(parameters: Iterable[nn.Parameter]) -> list[Tensor | None]:
     gradients = []
-    for parameter in model.parameters():
+    for parameter in parameters:
         gradients.append(parameter.grad)
         parameter.grad = None
     return gradients
 
 
-def _take_statistics(model: nn.Module) -> list[tuple[Tensor, Tensor] | None]:
+def _take_statistics(norms: Iterable[_BatchNorm]) -> list[tuple[Tensor, Tensor] | None]:
     found: list[tuple[Tensor, Tensor] | None] = []
-    for norm in _learning_norms(model):
+    for norm in norms:
         assert norm.running_mean is not None
         assert norm.running_var is not None
         found.append((norm.running_mean.clone(), norm.running_var.clone()) if norm.training else None)

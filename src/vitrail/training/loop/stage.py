@@ -81,6 +81,7 @@ class Stage(StageParts):
             loss += losses.total.detach() * share
             for name, part in losses.parts.items():
                 parts[name] = parts.get(name, 0.0) + part * share
+        self.objective.before_step(self.model)
         self.scaler.unscale_(self.optimizer)
         norm = clip_gradients(self.model, self.recipe.optimizer.clip)
         seen = SeenStep(loss, norm, step=self.step, batches=batches)

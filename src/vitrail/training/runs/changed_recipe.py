@@ -2,12 +2,13 @@
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
 
 from vitrail.settings.recipe import Recipe
+from vitrail.settings.text import dotted
 
 CHANGE = "change"  # the kind of a line of metrics that notes one
 
@@ -84,7 +85,7 @@ class Done:
 
 def find_differences(old: Recipe, new: Recipe) -> list[Difference]:
     """The settings that differ, but for those that decide nothing of what is learnt."""
-    before, after = dict(_flat(old.model_dump())), dict(_flat(new.model_dump()))
+    before, after = dict(dotted(old.model_dump())), dict(dotted(new.model_dump()))
     keys = [key for key in before | after if before.get(key) != after.get(key) and not _is_free(key)]
     return [Difference(key, before.get(key), after.get(key)) for key in keys]
 
@@ -167,11 +168,3 @@ def _show(value: object) -> str:
 
 def _is_free(key: str) -> bool:
     return key in _FREE or key.startswith(_FREE_GROUPS)
-
-
-def _flat(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in content.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value

@@ -1,9 +1,8 @@
 """The lines of metrics.jsonl as one table, for spreadsheets and data frames."""
 
-from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
+from vitrail.settings.text import dotted
 from vitrail.storage import csv_text, write_text
 from vitrail.training.runs.report.run_record import RunRecord, stage_number
 
@@ -14,16 +13,8 @@ def write_metrics_table(run: RunRecord) -> Path:
     A cell is empty where a line has no such key; what a line has below a key is named `key.name`.
     """
     lines = sorted((*run.train, *run.evaluations), key=lambda line: (stage_number(line), line["step"]))
-    rows = [dict(_flatten(line)) for line in lines]
+    rows = [dict(dotted(line)) for line in lines]
     columns = list(dict.fromkeys(key for row in rows for key in row))
     path = run.folder / "metrics.csv"
     write_text(path, csv_text(rows, columns=columns), errors="backslashreplace")
     return path
-
-
-def _flatten(line: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in line.items():
-        if isinstance(value, Mapping):
-            yield from _flatten(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value

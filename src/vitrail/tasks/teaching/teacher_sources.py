@@ -1,19 +1,28 @@
 """Classifiers that may teach: trained models, models by name, and functions of the user's own."""
 
 import inspect
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from vitrail.data.checks import as_pair
 from vitrail.models.contract import Model
-from vitrail.settings.own import load_own, working_directory_on_path
+from vitrail.models.published import read_model_text
+from vitrail.settings.own import is_own, load_own, working_directory_on_path
 from vitrail.settings.section import ImageSize
 from vitrail.storage import describe_settings, hash_file, hash_text
 from vitrail.storage.tensors import hash_tensors
+from vitrail.weights.hub import HUB_PREFIX
+
+KINDS = (
+    "a run's folder, a saved model's, a name of `vitrail models` with published weights, timm/NAME.TAG, "
+    "NAME init=FILE, hf://OWNER/NAME, FILE.onnx or module:function"
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +39,22 @@ class TeacherSource:
     std: tuple[float, ...] = (1.0, 1.0, 1.0)
     synonyms: Mapping[str, int] = field(default_factory=dict)  # indices of classes by their other names
     is_autocast: bool = True  # whether its products may be computed in less than float32
+
+
+def find_kind(spec: str) -> Literal["onnx", "trained", "function"]:
+    """What kind of thing a text stands for; one that stands for none is refused."""
+    if spec.lower().endswith(".onnx"):
+        return "onnx"
+    if is_there(spec) or spec.startswith(HUB_PREFIX) or read_model_text(spec) is not None:
+        return "trained"
+    if is_own(spec):
+        return "function"
+    raise ValueError(f"{spec}: no such teacher; give {KINDS}")
+
+
+def is_there(spec: str) -> bool:
+    """Whether a text is the place of a file or a folder."""
+    return bool(spec) and os.path.exists(os.path.expanduser(spec))
 
 
 def open_trained(spec: str, *, image_size: ImageSize | None, device: torch.device) -> TeacherSource:
@@ -62,7 +87,7 @@ def open_function(spec: str, *, image_size: ImageSize | None, device: torch.devi
         if isinstance(classes, str) or not all(isinstance(name, str) for name in classes):
             raise ValueError(f"the teacher {spec}: its attribute classes must be a list of names, not {classes!r}")
         classes = tuple(classes)
-    fingerprint = getattr(ask, "fingerprint", None) or _source_code(make)
+    fingerprint = getattr(ask, "fingerprint", None) or source_code(make)
     if isinstance(ask, nn.Module):
         fingerprint = hash_parts(fingerprint, hash_tensors(ask.state_dict()))
         ask.requires_grad_(False).eval().to(device)
@@ -103,6 +128,6 @@ def _source_of(
     )
 
 
-def _source_code(function: Callable[[], object]) -> str:
+def source_code(function: Callable[[], object]) -> str:
     """A fingerprint of the file that a function is written in."""
     return hash_file(Path(inspect.getfile(inspect.unwrap(function))))

@@ -1,0 +1,1 @@
+"""Features of a teacher, learnt without labels."""
