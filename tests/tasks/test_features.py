@@ -284,8 +284,8 @@ def test_a_student_that_says_one_thing_of_all_images_is_stopped() -> None:
 
 def test_a_learning_rate_that_breaks_the_student_is_named_and_a_sound_one_is_not(tmp_path: Path, teacher: Path) -> None:
     fast = ("model=deit_tiny", "model.settings={patch_size: 8, dim: 16, depth: 1, num_heads: 2}", "features.patches=0")
-    common = (*FEATURES, *fast, "run.micro_batch=16", "epochs=70", "watch.pictures=null", f"teacher={teacher}")
-    common += ("teacher.cache=views:1", f"teacher.cache_folder={tmp_path / 'cache'}")
+    cached = (f"teacher={teacher}", "teacher.cache=views:1", f"teacher.cache_folder={tmp_path / 'cache'}")
+    common = (*FEATURES, *fast, *cached, "run.micro_batch=16", "epochs=70", "watch.pictures=null")
     run = run_in(tmp_path / "sound", *common)
     assert last(run, "train")["step"] == 210
     with pytest.raises(CollapseError, match=r"collapsed \(.* since step \d+ \(.*; lower lr, or set optimizer\.clip=1"):

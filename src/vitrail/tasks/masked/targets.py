@@ -134,11 +134,11 @@ class TokenTargets(Targets):
 def open_targets(settings: MaskedSettings, *, grid: Grid, size: tuple[int, int], device: torch.device) -> Targets:
     """The targets of a recipe, for a model that cuts images of that size into a grid of patches."""
     if settings.target == "tokens":
-        return open_tokens(settings.tokenizer, grid=grid, device=device)
+        return open_tokens(settings.tokenizer, grid=grid, size=size, device=device)
     if settings.target == "features":
         if settings.teacher is None:
             raise ValueError("no teacher given: add masked.teacher=MODEL, or masked.target=pixels to do without")
-        return FeatureTargets(PatchTeacher(settings.teacher, grid=grid, device=device))
+        return FeatureTargets(PatchTeacher(settings.teacher, grid=grid, image_size=size, device=device))
     patch = size[0] // grid[0]
     if (grid[0] * patch, grid[1] * patch) != size:
         raise ValueError(
@@ -148,7 +148,7 @@ def open_targets(settings: MaskedSettings, *, grid: Grid, size: tuple[int, int],
     return PixelTargets(grid=grid, patch=patch) if settings.target == "pixels" else GradientTargets(patch=patch)
 
 
-def open_tokens(spec: str | None, *, grid: Grid, device: torch.device) -> TokenTargets:
+def open_tokens(spec: str | None, *, grid: Grid, size: tuple[int, int], device: torch.device) -> TokenTargets:
     """The tokens of a tokenizer, a run or a saved model, one for each patch of the grid."""
     from vitrail.inference.trained import load_trained  # which builds runs, and they have tokenizers
 
@@ -167,5 +167,7 @@ def open_tokens(spec: str | None, *, grid: Grid, device: torch.device) -> TokenT
             f"the tokenizer {spec} gives {rows}x{columns} tokens (patches of {config.patch_size} px) and the model has "
             f"{grid[0]}x{grid[1]} patches: train one whose image_size over tokenizer.patch_size is that"
         )
-    teacher = None if config.teacher is None else PatchTeacher(config.teacher, grid=grid, device=device)
+    teacher = None
+    if config.teacher is not None:
+        teacher = PatchTeacher(config.teacher, grid=grid, image_size=size, device=device)
     return TokenTargets(tokenizer.requires_grad_(False).eval().to(device), teacher=teacher)

@@ -83,7 +83,9 @@ class Tokenize(UnlabelledTask[Any]):
         data = super().open()
         config = self._config(teacher_dim=1)
         if config.teacher is not None:
-            self.teacher = PatchTeacher(config.teacher, grid=config.grid, device=self.site.device)
+            self.teacher = PatchTeacher(
+                config.teacher, grid=config.grid, image_size=self.recipe.image_size, device=self.site.device
+            )
         return data
 
     def describe(self, data: Mapping[str, Any]) -> dict[str, Any]:
