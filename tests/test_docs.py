@@ -38,15 +38,16 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def documented_trainings() -> Iterator[tuple[str, list[str]]]:
-    """Each `vitrail train` in a block of commands: the page, and the words after the verb."""
+    """Each `vitrail train` or `pretrain` in a block of commands: the page, and the words after the verb."""
     for page in PAGES:
         for language, block in BLOCK.findall(page.read_text(encoding="utf-8")):
             if language not in ("sh", "bash"):
                 continue
             for line in block.replace("\\\n", " ").splitlines():
                 words = shlex.split(line, comments=True)
-                if "vitrail" in words and words[words.index("vitrail") + 1 :][:1] == ["train"]:
-                    yield page.name, words[words.index("train") + 1 :]
+                place = words.index("vitrail") + 1 if "vitrail" in words else len(words)
+                if words[place : place + 1] in (["train"], ["pretrain"]):
+                    yield page.name, words[place + 1 :]
 
 
 # Of recipes that are there, without code of a reader's own.

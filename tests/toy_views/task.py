@@ -66,7 +66,8 @@ class ViewLoss(Objective[CropsBatch]):
         with torch.no_grad():
             for mine, new in zip(model.teacher_trunk.parameters(), model.trunk.parameters(), strict=True):
                 mine.lerp_(new, 0.5)
-        self.watch.see({"feature_deviation": torch.stack(self._seen).mean()})
+        if self._seen:  # a plan's trial steps leave nothing
+            self.watch.see({"feature_deviation": torch.stack(self._seen).mean()})
         self.skip_step()
 
     def skip_step(self) -> None:

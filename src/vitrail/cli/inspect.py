@@ -82,7 +82,7 @@ def _look(source: str, settings: Mapping[str, Any]) -> "tuple[Inspection, Datase
     batch_size = read_whole(settings.get("batch_size", BATCH_SIZE), "batch_size")
     device = choose_device(str(settings.get("device", "auto")))
     trained = load_seeing(source, settings)
-    data, _ = open_data(source, settings, trained)
+    data, _ = open_data(source, settings, trained, labels="optional")
     images = _read_images(data, trained, limit=limit)
     trained.model.to(device)
     with show_progress("inspect", total=2 * len(images)) as advance:

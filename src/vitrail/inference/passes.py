@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from vitrail.data.contract import Dataset, ImageBatch
+    from vitrail.data.contract import Dataset, ImageBatch, Labels
     from vitrail.data.quarantine import Problem
     from vitrail.evaluation.features import Extraction
     from vitrail.inference.trained import Trained
@@ -158,8 +158,10 @@ def check_keys(settings: Iterable[str], *, keys: Sequence[str] = KEYS) -> None:
             raise ValueError(f"unknown key {key!r}; {hint}")
 
 
-def open_data(source: str, settings: Mapping[str, Any], trained: "Trained") -> "tuple[Dataset, str]":
-    """The data asked for, or the run's own, and the name of the labels that count.
+def open_data(
+    source: str, settings: Mapping[str, Any], trained: "Trained", *, labels: "Labels" = "required"
+) -> "tuple[Dataset, str]":
+    """The data asked for, or the run's own, and the name of the labels that count; "" where there may be none.
 
     A published model was not trained on it: without split= it is measured on all of data that has no val.
     """
@@ -172,18 +174,20 @@ def open_data(source: str, settings: Mapping[str, Any], trained: "Trained") -> "
     split = str(settings.get("split", "val"))
     share = recipe.data.val_share if recipe else 0.1
     if "data" in settings and "split" not in settings and is_named(source):
-        data = open_whole_val(str(settings["data"]))
+        data = open_whole_val(str(settings["data"]), labels=labels)
     elif "data" in settings:
-        data = open_asked([source], str(settings["data"]), split, val_share=share)
+        data = open_asked([source], str(settings["data"]), split, val_share=share, labels=labels)
     elif recipe is None or recipe.data.spec is None:
         raise ValueError(f"{source} is no run that has data of its own: add data=SPEC")
     elif not recipe.data.is_measured and canonical(split) == "val":
         raise ValueError(f"{source} was trained without val (data.val=none): add data=SPEC")
     elif recipe.data.val is not None and canonical(split) == "val":
-        data = open_whole_val(recipe.data.val)
+        data = open_whole_val(recipe.data.val, labels=labels)
     else:
         exclude = Path(recipe.data.quarantine) if recipe.data.quarantine else None
-        data = open_dataset(recipe.data.spec, split, val_share=share, exclude=exclude)
+        data = open_dataset(recipe.data.spec, split, val_share=share, exclude=exclude, labels=labels)
+    if not data.levels and labels != "required":
+        return data, ""
     level = settings.get("level")
     if level is None:
         level = trained.level if trained.level in data.levels else next(iter(data.levels))
@@ -191,12 +195,14 @@ def open_data(source: str, settings: Mapping[str, Any], trained: "Trained") -> "
     return data, str(level)
 
 
-def open_asked(sources: Iterable[str], spec: str, split: str, *, val_share: float) -> "Dataset":
+def open_asked(
+    sources: Iterable[str], spec: str, split: str, *, val_share: float, labels: "Labels" = "required"
+) -> "Dataset":
     """A split that models are asked about; a warning for each run that was trained on all of the data, val too."""
     from vitrail.data.datasets import open_source, open_split
     from vitrail.data.splits import AUTOMATIC
 
-    opened = open_source(spec, val_share=val_share)
+    opened = open_source(spec, val_share=val_share, labels=labels)
     data = open_split(opened, split)
     if data.split == "val" and any(note.problem == AUTOMATIC for note in opened.notes):
         for source in sources:

@@ -84,7 +84,7 @@ class Trained:
         if not self.num_classes:
             raise ValueError(
                 f"{label} has no classifier, it gives embeddings: search with vitrail gallery, measure with vitrail "
-                "retrieve or probe"
+                f"retrieve or probe, learn classes with vitrail train init={label}"
             )
 
     def predict(

@@ -115,11 +115,11 @@ def _known_to(section: type[Section], content: Mapping[str, Any]) -> dict[str, A
 
 
 def _filled_in(defaults: dict[str, Any], content: Mapping[str, Any]) -> dict[str, Any]:
-    """The content, and of groups that another task has more settings in, those too."""
+    """The content, with just those settings in each group that the other task has there."""
     filled = {**defaults, **content}
     for key, value in defaults.items():
         if isinstance(value, dict) and isinstance(content.get(key), Mapping):
-            filled[key] = {**value, **content[key]}
+            filled[key] = {**value, **{name: old for name, old in content[key].items() if name in value}}
     return filled
 
 

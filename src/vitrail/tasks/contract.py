@@ -233,6 +233,7 @@ class Task(ABC, Generic[B]):
 
     Recipe: ClassVar[type[Recipe]]
     measures: ClassVar[tuple[Measure, ...]]  # what evaluations give; the first decides "best", and heads the report
+    signals: ClassVar[tuple[Measure, ...]] = ()  # of the parts of losses, by name, those that the report draws
 
     def __init__(self, recipe: Any, site: Site) -> None:
         self.recipe, self.site = recipe, site
@@ -358,6 +359,10 @@ class Task(ABC, Generic[B]):
     def num_views(self) -> int:
         """Parts of a sample that go through the model at once."""
         return 1
+
+    def count_measured(self, data: TaskData) -> int:
+        """Samples that an evaluation looks at, for the plan."""
+        return data.num_val
 
     @property
     def views_of_passes(self) -> tuple[int, ...]:

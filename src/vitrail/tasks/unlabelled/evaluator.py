@@ -77,8 +77,10 @@ class FeatureEvaluator(Evaluator):
         """The features of all images, in their order, in every process."""
         task, site = self.task, self.task.site
         loader = task.load_plainly(data, batch_size=self.batch_size, quarantine=self.quarantine)
+        embedder = Embedder(trunk)
+        embedder.reads_patches |= task.reads_patches
         found = predict(
-            Embedder(trunk),
+            embedder,
             task.evaluation_batches(loader),
             normalize=task.normalize,
             device=site.device,

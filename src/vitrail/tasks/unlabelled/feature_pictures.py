@@ -18,6 +18,7 @@ from vitrail.evaluation.ranked_lists import RankedList, draw_ranked_lists
 from vitrail.explain.canvas import Rectangle, overlay
 from vitrail.explain.maps import attention_maps, kinds_of
 from vitrail.models.contract import Model
+from vitrail.storage import replacing
 
 if TYPE_CHECKING:
     from vitrail.tasks.unlabelled.task import UnlabelledTask
@@ -59,12 +60,12 @@ class FeaturePictures:
             return
         place = folder / FOLDER
         place.mkdir(exist_ok=True)
-        self._draw_neighbours(*self._found).save(place / NEIGHBOURS_FILE, quality=_QUALITY)
+        _save(self._draw_neighbours(*self._found), place / NEIGHBOURS_FILE)
         if self._maps is not None:
-            _stack(self._shown).save(place / IMAGES_FILE, quality=_QUALITY)
+            _save(_stack(self._shown), place / IMAGES_FILE)
             name = f"maps_{self.task.site.stage}_{self._epoch:010.3f}.jpg"
             shown = [_overlay(image, values) for image, values in zip(self._shown, self._maps, strict=True)]
-            _stack(shown).save(place / name, quality=_QUALITY)
+            _save(_stack(shown), place / name)
             thin_out(place)
 
     def _draw_neighbours(self, queries: list[int], neighbours: Tensor) -> Image.Image:
@@ -116,6 +117,11 @@ class FeaturePictures:
         if patches.shape[1] != summary.shape[1]:
             summary = patches.mean(dim=(2, 3))
         return functional.cosine_similarity(patches, summary[:, :, None, None], dim=1).cpu()
+
+
+def _save(picture: Image.Image, path: Path) -> None:
+    with replacing(path) as temporary:
+        picture.save(temporary, "jpeg", quality=_QUALITY)
 
 
 def thin_out(folder: Path) -> None:

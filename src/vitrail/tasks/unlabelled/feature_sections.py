@@ -13,6 +13,7 @@ from vitrail.tasks.contract import RunReader
 from vitrail.tasks.unlabelled.feature_pictures import FOLDER, IMAGES_FILE, NEIGHBOURS_FILE, find_maps
 
 _LARGEST = 4_000_000  # bytes of a picture; ours are far smaller
+_MOST_PIXELS = 2_000_000  # of a column
 _GAP, _LINE = 6, 18  # pixels between columns, and of their titles
 
 
@@ -41,6 +42,17 @@ def _read_picture(path: Path) -> bytes:
     return path.read_bytes() if path.stat().st_size < _LARGEST else b""
 
 
+def _open_column(path: Path) -> Image.Image:
+    """One of the columns that evaluations leave."""
+    try:
+        picture = Image.open(io.BytesIO(_read_picture(path)))
+    except Image.DecompressionBombError:
+        picture = None
+    if picture is None or picture.width * picture.height > _MOST_PIXELS:
+        raise ValueError(f"{path.name} is too large for a column of maps")
+    return picture
+
+
 def _draw_course(folder: Path) -> bytes:
     """The images and their maps over the epochs, a column each, as one JPEG; nothing where there are no maps."""
     maps = find_maps(folder)
@@ -50,7 +62,7 @@ def _draw_course(folder: Path) -> bytes:
     columns = [("", folder / IMAGES_FILE)] if (folder / IMAGES_FILE).is_file() else []
     for (stage, epoch), path in maps:
         columns.append((f"{f'stage {stage + 1}, ' if is_staged else ''}epoch {epoch:.4g}", path))
-    pictures = [(title, Image.open(io.BytesIO(_read_picture(path)))) for title, path in columns]
+    pictures = [(title, _open_column(path)) for title, path in columns]
     width = sum(picture.width + _GAP for _, picture in pictures) - _GAP
     sheet = Image.new("RGB", (width, _LINE + max(picture.height for _, picture in pictures)), "#ffffff")
     draw, left = ImageDraw.Draw(sheet), 0

@@ -14,3 +14,13 @@ MEASURES = (
     Measure("effective_rank", "effective rank", unit="", digits=1, is_quality=False, chart="Effective rank"),
     Measure("feature_deviation", "feature deviation", unit="", digits=4, is_quality=False, chart="Feature deviation"),
 )
+# What objectives tell of every step, those of one title in one chart; a method has some of them.
+_ENTROPY = "Entropy of the answers, nats"
+SIGNALS = (
+    Measure("teacher_entropy", "teacher", unit="", chart=_ENTROPY),
+    Measure("student_entropy", "student", unit="", chart=_ENTROPY),
+    Measure("kl", "", unit="", chart="Divergence (KL) of student from teacher, nats"),
+    Measure("information", "", unit="", chart="What answers tell of the image, nats"),
+    Measure("feature_deviation", "", unit="", chart="Feature deviation in a batch"),
+    Measure("share_of_codes", "", unit="", chart="Share of codes in use"),
+)

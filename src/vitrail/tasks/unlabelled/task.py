@@ -17,14 +17,14 @@ from vitrail.data.samples import SampleMaker
 from vitrail.models.contract import Model
 from vitrail.pages.frame import PageSection
 from vitrail.settings.recipe import Recipe
-from vitrail.tasks.contract import Answer, B, Evaluator, Loaders, Measure, Objective, RunReader, StepContext
+from vitrail.tasks.contract import Answer, B, Evaluator, Loaders, Measure, Objective, RunReader, StepContext, TaskData
 from vitrail.tasks.images.image_task import VisualTask, count_workers
 from vitrail.tasks.images.initial_weights import make_backbone
 from vitrail.tasks.site import Alone
 from vitrail.tasks.unlabelled.collapse import CollapseWatch, Sign
 from vitrail.tasks.unlabelled.evaluator import FeatureEvaluator
 from vitrail.tasks.unlabelled.feature_sections import feature_sections
-from vitrail.tasks.unlabelled.measures import MEASURES
+from vitrail.tasks.unlabelled.measures import MEASURES, SIGNALS
 from vitrail.tasks.unlabelled.settings import UnlabelledRecipe
 from vitrail.tasks.unlabelled.unlabelled_data import UnlabelledData, open_unlabelled, remark_sizes
 
@@ -46,6 +46,9 @@ class UnlabelledTask(VisualTask[B]):
 
     Recipe: ClassVar[type[Recipe]] = UnlabelledRecipe
     measures: ClassVar[tuple[Measure, ...]] = MEASURES
+    signals: ClassVar[tuple[Measure, ...]] = SIGNALS
+    # Whether the features that are measured are means of patches, where a method teaches the summary token nothing.
+    reads_patches: ClassVar[bool] = False
     recipe: UnlabelledRecipe
     data: UnlabelledData
 
@@ -180,6 +183,11 @@ class UnlabelledTask(VisualTask[B]):
     def sections(cls, run: RunReader) -> Iterator[PageSection]:
         """Neighbours of some images, and where the model looks in them."""
         return feature_sections(run)
+
+    def count_measured(self, data: TaskData) -> int:
+        """Images of both splits that an evaluation looks at; without a val it looks at none."""
+        watch = self.recipe.watch
+        return min(data.num_val, watch.val_images) + min(data.num_train, watch.train_images) if data.num_val else 0
 
     def make_evaluators(self, objective: Objective[B], loaders: Loaders) -> Sequence[Evaluator]:
         """Features by neighbours, probe and spread."""

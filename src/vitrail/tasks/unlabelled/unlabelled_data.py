@@ -70,15 +70,16 @@ class UnlabelledData:
 def open_unlabelled(settings: DataSettings) -> UnlabelledData:
     """Both splits, without the samples in quarantine: of class folders, a manifest or a flat folder of images.
 
-    Where images lie beside folders, the folders are no classes, and all images count.
+    Where images lie beside folders, or every folder has one image, the folders are no classes, and all images count.
     """
     try:
         opened = settings.open_splits(labels="optional")
-        if any(note.problem == "stray images" for note in opened.notes) or (opened.is_held_out and not opened.val):
-            opened = settings.open_splits(labels="ignored")
-    except ValueError:
+        has_classes = not any(note.problem == "stray images" for note in opened.notes)
+    except ValueError:  # one image a class leaves nothing for val
         check_several(settings)
-        raise
+        has_classes = False
+    if not has_classes:
+        opened = settings.open_splits(labels="ignored")
     if len(opened.train) < _FEWEST:
         check_several(settings)
     return UnlabelledData(opened.train, opened.val, _choose_level(settings, opened), opened.is_held_out)

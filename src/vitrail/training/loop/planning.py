@@ -147,7 +147,7 @@ def measure_stage(task: Task[Any], data: TaskData, *, memory: "_Memory") -> Stag
         num_val=data.num_val,
         num_steps=num_steps,
         batch_size=sampler.batch_size,
-        num_answers=num_evaluations * data.num_val + task.num_passes,
+        num_answers=num_evaluations * task.count_measured(data) + task.num_passes,
         micro_batch=micro_batch,
         step_speed=step_speed,
         answer_speed=answer_speed,

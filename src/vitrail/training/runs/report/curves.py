@@ -29,6 +29,7 @@ def _make_charts(course: "_Course") -> list[LineChart]:
         first,
         course.chart("Training loss", _with_smoothed(loss)),
         *others,
+        *course.signal_charts(),
         course.chart("Learning rate", course.logged("lr"), from_zero=True),
         course.chart("Norm of the gradient", _with_smoothed(norm)),
         course.chart("Time spent waiting for data, %", _with_smoothed(waiting), from_zero=True, limit=100.0),
@@ -75,6 +76,16 @@ class _Course:
             published, bands = (self.published(), self.bands()) if title == main else ([], [])
             drawn.append(self.chart(title, [*published, *curves], limit=limit, bands=bands))
         return drawn or [self.chart(self.run.measures[0].label, self.measured(self.run.measures[0].key))]
+
+    def signal_charts(self) -> list[LineChart]:
+        """A chart for each title that signals of the task's training steps have, where the run has any of them."""
+        signals = self.run.task.signals
+        charts: dict[str, list[Curve]] = {signal.chart: [] for signal in signals}
+        for signal in signals:
+            colour = len({curve.label for curve in charts[signal.chart]})
+            found = (curve for curve in self.logged(f"loss_{signal.key}") if curve.points())
+            charts[signal.chart] += [replace(curve, label=signal.label, colour=colour) for curve in found]
+        return [self.chart(title, curves) for title, curves in charts.items() if curves]
 
     def published(self) -> list[Curve]:
         """The published course of the first measure."""
