@@ -17,7 +17,7 @@ from vitrail.data.contract import CropsBatch
 from vitrail.heads.dino import DinoModel, ProjectionSettings
 from vitrail.tasks.contract import StepContext
 from vitrail.tasks.dino.objective import Course, Dino
-from vitrail.tasks.dino.settings import DinoSettings
+from vitrail.tasks.dino.settings import DinoRecipe, DinoSettings
 from vitrail.tasks.dino.task import DinoTask
 from vitrail.tasks.site import Silence, Site
 from vitrail.tasks.unlabelled.collapse import (
@@ -162,7 +162,9 @@ class Listening(Silence):
 
 def opened(*words: str) -> tuple[DinoTask, DinoModel, list[str]]:
     reporter = Listening()
-    task = DinoTask(tiny_recipe(*WORDS, *words), Site(reporter=reporter))
+    recipe = tiny_recipe(*WORDS, *words)
+    assert isinstance(recipe, DinoRecipe)
+    task = DinoTask(recipe, Site(reporter=reporter))
     model = task.make_model(task.describe(task.open().describe())).train()
     task.attach(model)
     return task, model, reporter.said
@@ -216,9 +218,10 @@ def test_a_teacher_with_batch_normalisation_follows_its_own_batches() -> None:
     assert norms
     assert all(layer.training for layer in norms)
     assert not model.teacher_trunk.training
-    before = norms[0].running_mean.clone() if norms[0].running_mean is not None else None
+    means = norms[0].get_buffer("running_mean")
+    before = means.clone()
     model((torch.randn(4, 2, 3, 16, 16) + 1.0,))
-    assert not torch.equal(norms[0].running_mean, before)
+    assert not torch.equal(means, before)
     assert not any(layer.training for layer in model.eval().teacher_trunk.modules())
 
 

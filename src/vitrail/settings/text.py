@@ -74,7 +74,6 @@ def change(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
     kind = _kind_after(recipe, changes, label=label)
     content = {key: value for key, value in recipe.model_dump().items() if key in kind.model_fields}
     if type(recipe) is not kind:
-        content = _known_to(kind, content)
         content = _filled_in(kind.model_construct().model_dump(), content)
         content["task"] = kind.model_fields["task"].default
     for key, value in changes.items():
@@ -101,17 +100,6 @@ def _is_of_another(key: str, recipe: Recipe) -> bool:
     """Whether only recipes of other tasks have a key: nothing is its value already."""
     section = key.partition(".")[0]
     return section not in type(recipe).model_fields and any(section in kind.model_fields for kind in recipe_classes())
-
-
-def _known_to(section: type[Section], content: Mapping[str, Any]) -> dict[str, Any]:
-    """The content without the settings that groups of another task do not have."""
-    known = {}
-    for key, value in content.items():
-        kind = section.model_fields[key].annotation if key in section.model_fields else None
-        is_group = isinstance(kind, type) and issubclass(kind, Section) and isinstance(value, Mapping)
-        if key in section.model_fields:
-            known[key] = _known_to(kind, value) if is_group else value
-    return known
 
 
 def _filled_in(defaults: dict[str, Any], content: Mapping[str, Any]) -> dict[str, Any]:
