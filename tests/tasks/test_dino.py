@@ -13,12 +13,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import vitrail
-from vitrail.data.contract import CropsBatch
+from vitrail.data.contract import CropsBatch, Sample
 from vitrail.heads.dino import DinoModel, ProjectionSettings
+from vitrail.preview.preview_page import write_preview
 from vitrail.tasks.contract import StepContext
 from vitrail.tasks.dino.objective import Course, Dino
 from vitrail.tasks.dino.settings import DinoRecipe, DinoSettings
 from vitrail.tasks.dino.task import DinoTask
+from vitrail.tasks.images.training_batch import training_views
 from vitrail.tasks.site import Silence, Site
 from vitrail.tasks.unlabelled.collapse import (
     CollapseError,
@@ -145,6 +147,18 @@ def test_schedules_are_the_official_ones() -> None:
 def test_a_plan_measures_its_steps() -> None:
     plan = make_plan(tiny_recipe(*WORDS))
     assert plan.stages[0].step_speed > 0.0
+
+
+def test_a_preview_shows_the_crops_of_the_run(tmp_path: Path) -> None:
+    task, _, _ = opened()
+    views = training_views(DinoTask, task.recipe, task.data.train, stage=0)
+    batch = next(iter(task.make_loaders(num_parts=1, listing=None).train.epoch(0)))
+    shown = views.views(Sample(0, int(batch.indices[0]), 0))
+    crops = [crop for part in batch.crops for crop in part[0]]
+    assert all(map(torch.equal, shown, crops))
+    files = write_preview(tmp_path, views, evaluation_view=task.evaluation_view, num_images=1, num_views=5)
+    assert len(files) == 2
+    assert "2 of 16 x 16 + 3 of 8 x 8 px" in files[-1].read_text(encoding="utf-8")
 
 
 # Families
