@@ -83,7 +83,6 @@ def change(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
     changes = _without_foreign(changes, kind)
     content = {key: value for key, value in recipe.model_dump().items() if key in kind.model_fields}
     if type(recipe) is not kind:
-        content = _known_to(kind, content)
         content = _filled_in(kind.model_construct().model_dump(), content)
         content["task"] = kind.model_fields["task"].default
     for key, value in changes.items():
@@ -110,18 +109,6 @@ def _without_foreign(changes: Mapping[str, Any], kind: type[Recipe]) -> dict[str
     """The changes without those that make nothing of what only recipes of other tasks have: that it is already."""
     others = {name for other in recipe_classes() for name in other.model_fields} - set(kind.model_fields)
     return {key: value for key, value in changes.items() if value is not None or key.partition(".")[0] not in others}
-
-
-def _known_to(section: type[Section], content: Mapping[str, Any]) -> dict[str, Any]:
-    """The content without the settings that groups of another task do not have."""
-    known: dict[str, Any] = {}
-    for key, value in content.items():
-        kind = section.model_fields[key].annotation if key in section.model_fields else None
-        if isinstance(kind, type) and issubclass(kind, Section) and isinstance(value, Mapping):
-            known[key] = _known_to(kind, value)
-        elif key in section.model_fields:
-            known[key] = value
-    return known
 
 
 def _filled_in(defaults: dict[str, Any], content: Mapping[str, Any]) -> dict[str, Any]:
