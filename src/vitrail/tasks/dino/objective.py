@@ -17,6 +17,8 @@ from vitrail.tasks.dino.settings import DinoSettings
 from vitrail.tasks.site import Alone, Together
 from vitrail.tasks.unlabelled.collapse import CollapseWatch
 
+_STEPS_OF_MEAN, _LEAST_INFORMATION = 20, 1e-8  # of the information that the watch looks at
+
 
 @dataclass(frozen=True)
 class Course:
@@ -109,6 +111,7 @@ class Dino(Objective[CropsBatch]):
         self.world = Alone() if world is None else world
         self.centre = torch.zeros(settings.outputs, device=device)
         self.num_steps = 0  # that were made
+        self.log_information = torch.zeros((), dtype=torch.float64, device=device)  # of the last steps, on average
         self._seen: list[Sums] = []
 
     def __call__(self, model: nn.Module, batch: CropsBatch) -> Losses:
@@ -153,7 +156,17 @@ class Dino(Objective[CropsBatch]):
         model.move_teacher(momentum)
         self.num_steps += 1
         self.skip_step()
-        self.watch.see(sums.signals)
+        self.watch.see(self._typical(sums.signals))
+
+    def _typical(self, signals: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The signals with the geometric mean of the information of the last steps.
+
+        A teacher that gives all images one answer, but not always the same, tells images apart in the few steps between
+        two of them: a mean would be that of these steps alone.
+        """
+        found = signals["information"].clamp_min(_LEAST_INFORMATION).log()
+        self.log_information.lerp_(found, 1.0 if self.num_steps == 1 else 1.0 / _STEPS_OF_MEAN)
+        return {**signals, "information": self.log_information.exp()}
 
     def skip_step(self) -> None:
         """Forget the sums of a step."""
@@ -161,7 +174,12 @@ class Dino(Objective[CropsBatch]):
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps beside the model, which holds the teacher."""
-        return {"centre": self.centre, "num_steps": self.num_steps, "watch": self.watch.state_dict()}
+        return {
+            "centre": self.centre,
+            "num_steps": self.num_steps,
+            "log_information": self.log_information,
+            "watch": self.watch.state_dict(),
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a checkpoint of the same number of outputs."""
@@ -170,6 +188,7 @@ class Dino(Objective[CropsBatch]):
         if state["centre"].shape != self.centre.shape:
             raise ValueError(f"the centre is of {len(state['centre'])} outputs, not of {len(self.centre)}")
         self.centre.copy_(state["centre"])
+        self.log_information.copy_(state["log_information"])
         self.num_steps = state["num_steps"]
         self.watch.load_state_dict(state["watch"])
         self.skip_step()
