@@ -19,8 +19,8 @@ OTHER_SIZES = {"a3": "ResNet strikes back, table 2: trained at 160 pixels, teste
 
 
 def test_teachers_are_named_with_the_tag_of_their_weights() -> None:
-    named = [getattr(getattr(get_recipe(name), "teacher", None), "model", None) for name in RECIPES]
-    teachers = {str(teacher) for teacher in named if teacher is not None}
+    found = (getattr(getattr(get_recipe(name), "teacher", None), "model", None) for name in RECIPES)
+    teachers = {teacher for teacher in found if teacher is not None}
     ours = {teacher for teacher in teachers if not teacher.startswith(TIMM_PREFIX)}
     assert teachers - ours == {"timm/regnety_160.deit_in1k", "timm/vit_base_patch14_dinov2.lvd142m"}
     assert not {teacher.removeprefix(TIMM_PREFIX) for teacher in teachers - ours} - set(timm.list_pretrained())

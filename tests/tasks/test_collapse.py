@@ -86,6 +86,14 @@ HEALTHY = {
         DINO,
         lambda step: {"teacher_entropy": TOP * (1 - 0.5 * (step / 600) ** 2), "kl": 1e-4 * 1.03**step},
     ),
+    # The first steps are those of the centre: it settles, and answers are uniform until features come to differ.
+    "settling centre": (
+        DINO,
+        lambda step: {
+            "teacher_entropy": TOP * (1 - math.exp(-step / 5) if step < 180 else 1 - (step - 180) / 1000),
+            "kl": math.exp(-step / 5) if step < 180 else 1e-3 * (step - 180),
+        },
+    ),
     # A sharp answer for each image is what is wanted as long as images differ: the student is wrong about some.
     "sharp teacher": (DINO, lambda step: {"teacher_entropy": 0.01 * TOP, "kl": 0.6}),
     # LayerScale of 1e-5: class tokens are all but the same at first.

@@ -21,9 +21,10 @@ from vitrail.tasks.features.settings import FeatureSettings
 from vitrail.tasks.features.task import make_signs
 from vitrail.tasks.teaching.feature_teacher import FeatureTeacher
 from vitrail.tasks.unlabelled.collapse import CollapseError, CollapseWatch
+from vitrail.training.runs.report import write_report
 from vitrail.training.runs.run_folder import RunFolder
 
-FEATURES = ("task=features", "augmentation.repeats=1", "features.hidden_dim=16", "epochs=2")
+FEATURES = ("task=features", "augmentation.repeats=1", "features.hidden_dim=16", "epochs=2", "evaluation.every=100")
 STUDENTS: dict[str, tuple[str, ...]] = {
     "cait": (),
     "vit": ("model=deit_tiny",),
@@ -145,6 +146,21 @@ def test_every_part_of_every_student_learns(name: str, projector: str) -> None:
     assert model.parts()["head"] == {name for name, _ in model.named_parameters() if "projector" in name}
 
 
+def test_a_summary_that_is_not_learnt_leaves_no_parameter_without_a_gradient() -> None:
+    model = FeatureModel(small_model("cait_xxs24", num_classes=0), FeatureHeadSettings(patches=6, hidden_dim=8)).train()
+    batch = ImageBatch(
+        torch.randn(2, 3, *model.config.size),
+        torch.full((2,), -1),
+        torch.arange(2),
+        None,
+        torch.randn(2, model.shape.size),
+    )
+    losses = FeatureDistillation(FeatureSettings(summary=0.0), shape=model.shape)(model, batch)
+    losses.total.backward()
+    assert losses.total.item() == pytest.approx(losses.parts["patches"].item())
+    assert all(value.grad is not None for value in model.parameters())  # processes would wait for one for ever
+
+
 @pytest.mark.parametrize("student", STUDENTS)
 def test_every_family_learns_and_leaves_a_bare_trunk(tmp_path: Path, teacher: Path, student: str) -> None:
     grid = "teacher" if student == "vit" else "student"
@@ -165,6 +181,10 @@ def test_the_similarity_grows_and_the_run_fine_tunes(
     run = run_in(tmp_path / "run", *words, "regularisation.drop_path=0")
     first, second = (record["similarity"] for record in run.read_metrics() if record["kind"] == "eval")
     assert second > first + 0.02
+    page = write_report(run.path).read_text(encoding="utf-8")
+    assert f"{second:.3f}</" in page  # a cosine is no percentage, of which a tenth would do
+    for title in ("Similarity to the teacher", "Training loss of each level", "Effective rank in a batch"):
+        assert title in page
     monkeypatch.setattr("vitrail.tasks.features.task.load_feature_teacher", None)  # what is trained does without it
     assert vitrail.evaluate(run.path).figures.keys() >= {"knn_top1", "effective_rank"}
     tuned = task_of(tiny_recipe(f"init={run.path}"))
@@ -222,13 +242,12 @@ def test_parts_of_a_batch_and_lanes_learn_what_the_whole_does(tmp_path: Path, te
 
 def test_two_processes_learn_what_one_does(tmp_path: Path, teacher: Path) -> None:
     words = [*FEATURES, f"teacher={teacher}", "regularisation.drop_path=0", "data=shapes:size=16,count=48,val=17"]
-    cached = [*words, "teacher.cache=views:2", f"teacher.cache_folder={tmp_path / 'cache'}", "features.summary=0"]
-    for name, settings in (("asked", words), ("cached", cached)):
-        run_two(tmp_path / f"{name}2", *settings)
-        one, two = run_in(tmp_path / f"{name}1", *settings), RunFolder(tmp_path / f"{name}2")
-        assert are_close(one, two)
-        for key in ("similarity", "knn_top1", "effective_rank"):
-            assert last(one, "eval")[key] == pytest.approx(last(two, "eval")[key], rel=1e-4, abs=1e-5)
+    words += ["teacher.cache=views:2", f"teacher.cache_folder={tmp_path / 'cache'}"]
+    run_two(tmp_path / "two", *words)
+    one, two = run_in(tmp_path / "one", *words), RunFolder(tmp_path / "two")
+    assert are_close(one, two)
+    for key in ("similarity", "knn_top1", "effective_rank"):
+        assert last(one, "eval")[key] == pytest.approx(last(two, "eval")[key], rel=1e-4, abs=1e-5)
 
 
 def test_a_student_that_was_killed_ends_with_the_same_bits(tmp_path: Path, teacher: Path) -> None:
@@ -261,6 +280,16 @@ def test_a_student_that_says_one_thing_of_all_images_is_stopped() -> None:
         train(varied[:1].expand(16, -1))
     with pytest.raises(CollapseError, match=r"\(one line\): what the student says of images differs along one"):
         train(nn.functional.normalize(varied[:1], dim=1) + 0.05 * line * nn.functional.normalize(varied[1:2], dim=1))
+
+
+def test_a_learning_rate_that_breaks_the_student_is_named_and_a_sound_one_is_not(tmp_path: Path, teacher: Path) -> None:
+    fast = ("model=deit_tiny", "model.settings={patch_size: 8, dim: 16, depth: 1, num_heads: 2}", "features.patches=0")
+    cached = (f"teacher={teacher}", "teacher.cache=views:1", f"teacher.cache_folder={tmp_path / 'cache'}")
+    common = (*FEATURES, *fast, *cached, "run.micro_batch=16", "epochs=70", "watch.pictures=null")
+    run = run_in(tmp_path / "sound", *common)
+    assert last(run, "train")["step"] == 210
+    with pytest.raises(CollapseError, match=r"collapsed \(.* since step \d+ \(.*; lower lr, or set optimizer\.clip=1"):
+        run_in(tmp_path / "broken", *common, "lr=30", "schedule.warmup_epochs=0")
 
 
 def test_signals_of_spread_are_those_of_known_cases() -> None:

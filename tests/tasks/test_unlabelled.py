@@ -172,6 +172,7 @@ def test_without_labels_the_newest_weights_count(tmp_path: Path) -> None:
     newest = max(run.checkpoints.glob("step_*.pt"))
     assert torch.load(newest, weights_only=True)["best"]["epoch"] == 3.0
     page = write_report(run.path).read_text()
+    assert "There is nothing to draw yet" not in page  # of what needs labels there is no chart
     assert "effective rank, last" in page
     assert "effective rank, best" not in page
     assert main(["inspect", str(run.path), f"out={tmp_path / 'inspected'}"]) == 0  # whose data has no labels

@@ -38,8 +38,8 @@ class Prototypes(nn.Module):
             nn.init.ones_(self.gain)
 
     def forward(self, vectors: Tensor) -> Tensor:  # [..., in_dim] -> [..., outputs]
-        logits = functional.linear(vectors, functional.normalize(self.weight, dim=1))
-        return logits if self.gain is None else logits * self.gain
+        cosines = functional.linear(vectors, self.weight) / self.weight.norm(dim=1).clamp_min(1e-12)
+        return cosines if self.gain is None else cosines * self.gain
 
 
 class ProjectionHead(nn.Module):

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import groupby
 
 import numpy as np
 import torch
@@ -17,7 +18,7 @@ from vitrail.data.draws import Draws
 from vitrail.data.geometry import PADDING, Crop
 from vitrail.data.loader import draws_of, draws_of_fixed, fix_view
 from vitrail.data.sampler import Sampler
-from vitrail.data.samples import find_targets, read_views
+from vitrail.data.samples import Crops, find_targets, read_views
 from vitrail.data.single_operations import apply_singly
 from vitrail.explain.canvas import Rectangle
 from vitrail.settings.image_recipe import ImageRecipe
@@ -47,6 +48,7 @@ class TrainingViews:
     weights: np.ndarray | None = None  # how often each image is drawn, where they differ
     num_views: int = 1  # of an image that come together
     fixed_views: int | None = None  # how many views an image has in all; None: ever new ones
+    crops_of_image: tuple[Augmentation, ...] = ()  # where each view has its own way to be made; else the recipe's
 
     @cached_property
     def blend(self) -> Blend | None:
@@ -80,6 +82,8 @@ class TrainingViews:
 
     def views(self, sample: Sample) -> list[Tensor]:
         """The views of a sample that come together, uint8 [3, height, width]: the pixels that the run is trained on."""
+        if self.crops_of_image:
+            return Crops(self.crops_of_image).make(self.dataset, sample, self._draws_of(sample))
         return read_views(self.dataset, sample.index, [self.augmentation] * self.num_views, self._draws_of(sample))
 
     def crops(self, image: OpenedImage, index: int, *, kind: str, count: int) -> list[Rectangle]:
@@ -92,12 +96,28 @@ class TrainingViews:
         plans = (augmentation.plan(size, self._draws_of(Sample(epoch, index, 0))[0]) for epoch in range(count))
         return [shown_part(plan) for plan in plans]
 
+    def crops_of_view(self, image: OpenedImage, index: int, *, view: int, count: int) -> list[Rectangle]:
+        """Which parts of an image one of its views shows in the first epochs, where views are made in their own way."""
+        size = (image.height, image.width)
+        draws = (self._draws_of(Sample(epoch, index, 0))[view] for epoch in range(count))
+        return [shown_part(self.crops_of_image[view].plan(size, own)) for own in draws]
+
     def single_operations(self, pixels: Tensor) -> Iterator[tuple[str, Tensor]]:
         """Name and outcome of every operation that may happen behind the crop, each alone."""
+        if self.crops_of_image:
+            return iter(())
         return apply_singly(pixels, self.recipe.augmentation, seed=self.seed)
 
     def describe(self) -> str:
         """What is done to an image, in a sentence."""
+        if self.crops_of_image:
+            sides = " + ".join(
+                f"{len(list(group))} of {' x '.join(map(str, side))}"
+                for side, group in groupby(as_pair(one.image_size) for one in self.crops_of_image)
+            )
+            return (
+                f"Crops of an image: {sides} px. Seed {self.seed}, epoch and image decide every view, as in training."
+            )
         settings = self.recipe.augmentation
         size = self.recipe.image_size
         policy = settings.policy if isinstance(settings.policy, str) else ", ".join(settings.policy or ())

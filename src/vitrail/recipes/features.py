@@ -16,10 +16,11 @@ def features_small() -> Recipe:
     """A small PatchConvNet that learns DeiT-Ti's features from a few thousand photos, at 112 px.
 
     Command: vitrail pretrain features_small data=FOLDER out=runs/features
-        teacher=NAME and model=NAME take any other pair; then vitrail train fine_tune model=NAME init=runs/features
+        teacher=NAME and model=NAME take any other pair; then vitrail train fine_tune init=runs/features
     Cost: the teacher is asked about four views of each photograph once, 76 KB of disk for each photograph.
     Published: nothing, it is ours.
-    Ours: all 40 epochs were not run (docs/features.md).
+    Ours: 31.0 % top-1 after fine-tuning against 21.0 % from scratch, on ten breeds of Oxford-IIIT Pet, 40 pictures of
+        each, with epochs=12 and two views; all 40 epochs were not run (docs/features.md).
     """
     return FeaturesRecipe(
         name="features_small",

@@ -105,13 +105,14 @@ class ScheduleSettings(Section):
         of_step = {"decay_epochs", "decay_rate"} if self.kind != "step" else set()
         return of_step | ({"min_lr"} if self.kind in ("step", "constant") else set())
 
+    def count_warmup(self, *, steps_per_epoch: int, total_steps: int) -> int:
+        """Steps of the warmup; one that a short run has no room for is shortened."""
+        return min(round(self.warmup_epochs * steps_per_epoch), int(_MAX_WARMUP_SHARE * total_steps))
+
     def build(
         self, *, lr: float, steps_per_epoch: int, total_steps: int, weight_decay: float | None = None
     ) -> "Schedules":
-        """The learning rate of every step, and the weight decay where it changes.
-
-        A warmup that a short run has no room for is shortened.
-        """
+        """The learning rate of every step, and the weight decay where it changes."""
         from vitrail.training.loop.schedule import Schedules, ValueSchedule
 
         is_step = self.kind == "step"
@@ -120,7 +121,7 @@ class ScheduleSettings(Section):
             end=min(self.min_lr, lr) if self.kind in ("cosine", "linear") else None,
             total_steps=total_steps,
             kind=self.kind,
-            warmup_steps=min(round(self.warmup_epochs * steps_per_epoch), int(_MAX_WARMUP_SHARE * total_steps)),
+            warmup_steps=self.count_warmup(steps_per_epoch=steps_per_epoch, total_steps=total_steps),
             warmup_start=min(self.warmup_lr, lr),
             decay_steps=max(1, round((self.decay_epochs or 30.0) * steps_per_epoch)) if is_step else None,
             decay_rate=self.decay_rate if is_step else None,

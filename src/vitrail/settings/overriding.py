@@ -16,10 +16,13 @@ def override(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
     """The recipe with what a user says in place of it.
 
     Settings of the model belong to the model that the recipe was written for: with another one they are left out, and
-    a line says so. Those that the user says are kept.
+    a line says so. Those that the user says are kept. Weights of a run or a saved model bring their model with them,
+    unless the user names one.
     """
     said = {long_key(key): value for key, value in changes.items()}
     name = said.get(_NAME)
+    if name is None and (brought := _bring_model(recipe, said)) is not None:
+        return change(recipe, {**changes, **brought})
     if name is None or name == recipe.model.name:
         return change(recipe, changes)
     before = recipe.model
@@ -37,6 +40,21 @@ def override(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
         listed = ", ".join(f"{key}={value}" for key, value in dropped.items())
         _LOGGER.warning("%s is trained without what %s says of %s: %s", name, recipe.name, before.name, listed)
     return changed
+
+
+def _bring_model(recipe: Recipe, said: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Name and settings of the model that weights to start from belong to, where the recipe's does not fit them."""
+    source = said.get("model.init")
+    if not isinstance(source, str) or any(map(_is_setting, said)) or _in_stages(recipe):
+        return None
+    from vitrail.weights.saved_trunk import find_saved_trunk
+
+    trunk = find_saved_trunk(source)
+    if trunk is None or trunk.fits(recipe.model.name, recipe.model.settings):
+        return None
+    listed = ", ".join(f"{key}={value}" for key, value in trunk.settings.items())
+    _LOGGER.warning("the model is that of %s: %s%s", source, trunk.name, f" with {listed}" if listed else "")
+    return {_NAME: trunk.name, _SETTINGS: trunk.settings}
 
 
 def _in_stages(recipe: Recipe) -> dict[str, Any]:

@@ -79,11 +79,10 @@ def change(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
     """
     label = ", ".join(f"{key}={_shorten(value, show=str)}" for key, value in changes.items())
     changes = {long_key(key): value for key, value in changes.items()}
-    changes = {key: value for key, value in changes.items() if value is not None or not _is_of_another(key, recipe)}
-    kind = _kind_after(recipe, changes, label=label)
+    kind = _kind_after(recipe, _without_foreign(changes, type(recipe)), label=label)
+    changes = _without_foreign(changes, kind)
     content = {key: value for key, value in recipe.model_dump().items() if key in kind.model_fields}
     if type(recipe) is not kind:
-        content = _known_to(kind, content)
         content = _filled_in(kind.model_construct().model_dump(), content)
         content["task"] = kind.model_fields["task"].default
     for key, value in changes.items():
@@ -106,22 +105,10 @@ def change(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
     return make_recipe(content, label=label)
 
 
-def _is_of_another(key: str, recipe: Recipe) -> bool:
-    """Whether only recipes of other tasks have a key: nothing is its value already."""
-    section = key.partition(".")[0]
-    return section not in type(recipe).model_fields and any(section in kind.model_fields for kind in recipe_classes())
-
-
-def _known_to(section: type[Section], content: Mapping[str, Any]) -> dict[str, Any]:
-    """The content without the settings that groups of another task do not have."""
-    known: dict[str, Any] = {}
-    for key, value in content.items():
-        kind = section.model_fields[key].annotation if key in section.model_fields else None
-        if isinstance(kind, type) and issubclass(kind, Section) and isinstance(value, Mapping):
-            known[key] = _known_to(kind, value)
-        elif key in section.model_fields:
-            known[key] = value
-    return known
+def _without_foreign(changes: Mapping[str, Any], kind: type[Recipe]) -> dict[str, Any]:
+    """The changes without those that make nothing of what only recipes of other tasks have: that it is already."""
+    others = {name for other in recipe_classes() for name in other.model_fields} - set(kind.model_fields)
+    return {key: value for key, value in changes.items() if value is not None or key.partition(".")[0] not in others}
 
 
 def _filled_in(defaults: dict[str, Any], content: Mapping[str, Any]) -> dict[str, Any]:

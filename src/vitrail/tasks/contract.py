@@ -46,10 +46,14 @@ class Measure:
             return True
         return value > than if self.is_higher_better else value < than
 
-    def show(self, value: float, *, is_short: bool = False) -> str:
-        """A value with its unit; in short a percentage has one decimal."""
-        number = f"{value:.{1 if is_short and self.unit == '%' else self.digits}f}"
+    def show(self, value: float, *, digits: int | None = None) -> str:
+        """A value with its unit."""
+        number = f"{value:.{self.digits if digits is None else digits}f}"
         return f"{number} {self.unit}" if self.unit else number
+
+    def brief(self, value: float) -> str:
+        """A value in a few words about a run: of percent a tenth is enough."""
+        return self.show(value, digits=1 if self.unit == "%" else None)
 
     @property
     def worst(self) -> float:

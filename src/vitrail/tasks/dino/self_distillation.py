@@ -14,6 +14,7 @@ from vitrail.heads.dino import Prototypes
 
 # Numbers of a tensor of answers: on a CPU as many as its cache holds, elsewhere as many as keep the device busy.
 _NUMBERS_AT_ONCE_ON_CPU, _NUMBERS_AT_ONCE = 2**22, 2**26
+_ROWS_AT_ONCE = 4096  # of the prototypes
 
 
 class Temperatures(NamedTuple):
@@ -86,9 +87,8 @@ class _DinoLoss(torch.autograd.Function):
             shift = centre / temperatures.teacher
             loss, entropy = student.new_zeros((), dtype=wide), student.new_zeros((), dtype=wide)
             total = student.new_zeros(num_outputs, dtype=wide)
-            of_student, of_weight = None, None
-            if needs_gradient:
-                of_student, of_weight = torch.empty_like(student, dtype=wide), torch.zeros_like(weight, dtype=wide)
+            of_student = torch.empty_like(student, dtype=wide) if needs_gradient else None
+            of_weight: Tensor | None = None
             num_pairs = 2 * num_crops - 2
             part = 1.0 / (num_pairs * num_images)
             for images in _chunks(student, num_outputs=num_outputs):
@@ -108,7 +108,7 @@ class _DinoLoss(torch.autograd.Function):
                 loss -= _dot(by_crop[0], second) + _dot(by_crop[1], first)
                 if both is not None:
                     loss -= (by_crop[2:].flatten(1) @ both.flatten()).sum()
-                if of_student is None or of_weight is None:
+                if of_student is None:
                     continue
                 gradient = logs.exp_().view(num_crops, -1, num_outputs)
                 gradient[0].sub_(second)
@@ -118,33 +118,42 @@ class _DinoLoss(torch.autograd.Function):
                 gradient.mul_(scale)
                 products = gradient.flatten(0, 1).to(dtype)
                 of_student[images] = (products @ rows).to(wide).view(num_crops, -1, dim).transpose(0, 1)
-                if dtype == wide:
+                if of_weight is None:
+                    of_weight = (products.T @ seen).to(wide)
+                elif dtype == wide:
                     of_weight.addmm_(products.T, seen)
                 else:
                     of_weight += products.T @ seen
             loss, entropy = loss * part, entropy / (2 * num_images)
-            if of_student is not None and of_weight is not None:
-                factor = part / temperatures.student
-                of_gain = _turn(of_weight, weight, lengths, gain)
-                context.save_for_backward(
-                    of_student.mul_(factor), of_weight.mul_(factor), None if of_gain is None else of_gain.mul_(factor)
-                )
+        # Not by save_for_backward: what it holds is copied where it becomes the gradient of a parameter.
+        context.gradients, context.factor = (of_student, of_weight), part / temperatures.student
+        context.save_for_backward(weight, lengths, gain)
         context.mark_non_differentiable(entropy, total)
         return loss, entropy, total
 
     @staticmethod
     @once_differentiable
     def backward(context: Any, of_loss: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-        of_student, of_weight, of_gain = context.saved_tensors
-        of_gain = None if of_gain is None else of_gain * of_loss
-        return of_student * of_loss, of_weight.mul_(of_loss), of_gain, None, None, None, None, None
+        weight, lengths, gain = context.saved_tensors
+        of_student, of_weight = context.gradients
+        context.gradients = None
+        factor = of_loss * context.factor
+        of_gain = _turn(of_weight, weight, lengths, gain, factor=factor)
+        return of_student.mul_(factor), of_weight, of_gain, None, None, None, None, None
 
 
-def _turn(of_weight: Tensor, weight: Tensor, lengths: Tensor, gain: Tensor | None) -> Tensor | None:
-    """Take out of the gradient of the rows, in place, what would change their length; the gradient of the gain."""
-    along = torch.linalg.vecdot(weight, of_weight)
-    of_weight.addcmul_(weight, (along / lengths.square()).unsqueeze(1), value=-1.0)
-    return None if gain is None else along / gain
+def _turn(of_weight: Tensor, weight: Tensor, lengths: Tensor, gain: Tensor | None, *, factor: Tensor) -> Tensor | None:
+    """Scale the gradient of the rows, in place, without what would change their length; the gradient of the gain.
+
+    In blocks that stay in a CPU's cache.
+    """
+    alongs = []
+    blocks = (tensor.split(_ROWS_AT_ONCE) for tensor in (of_weight, weight, lengths))
+    for own, rows, length in zip(*blocks, strict=True):
+        along = (rows * own).sum(dim=1)
+        own.addcmul_(rows, (along / length.square()).unsqueeze(1), value=-1.0).mul_(factor)
+        alongs.append(along)
+    return None if gain is None else torch.cat(alongs) / gain * factor
 
 
 def _answers(vectors: Tensor, rows: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:

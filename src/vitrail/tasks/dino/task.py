@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from vitrail.data.augment import Augmentation
 from vitrail.data.checks import as_pair
 from vitrail.data.contract import CropsBatch
 from vitrail.data.samples import Crops
@@ -83,7 +84,8 @@ class DinoTask(UnlabelledTask[CropsBatch]):
     @property
     def local_size(self) -> tuple[int, int]:
         """Height and width of the local crops: those of the recipe, or the one size that the model takes."""
-        is_bound = self.model.trunk.takes_one_size
+        model = getattr(self, "model", None)  # before there is one, a preview shows what is asked for
+        is_bound = model is not None and model.trunk.takes_one_size
         return as_pair(self.recipe.image_size if is_bound else self.recipe.crops.local_size)
 
     @property
@@ -99,11 +101,16 @@ class DinoTask(UnlabelledTask[CropsBatch]):
             return (self.num_views,)
         return (NUM_GLOBAL, num_local)
 
-    def make_samples(self) -> Crops:
-        """Two global crops and the local ones, each by its own settings."""
+    @property
+    def crops_of_image(self) -> tuple[Augmentation, ...]:
+        """How each crop is made: two global ones, then the local ones."""
         crops, size = self.recipe.crops, self.recipe.image_size
         local = crops.local.build(image_size=self.local_size)
-        return Crops([*(one.build(image_size=size) for one in (crops.first, crops.second)), *[local] * crops.num_local])
+        return (*(one.build(image_size=size) for one in (crops.first, crops.second)), *[local] * crops.num_local)
+
+    def make_samples(self) -> Crops:
+        """All crops of an image."""
+        return Crops(self.crops_of_image)
 
     def make_objective(self, *, total_steps: int, is_trial: bool = False) -> Dino:
         """The loss with its centre, and the watch for collapse."""

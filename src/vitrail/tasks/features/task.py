@@ -12,7 +12,7 @@ from vitrail.data.samples import Images
 from vitrail.heads.features import FeatureHeadSettings, FeatureModel
 from vitrail.models.contract import Model
 from vitrail.settings.recipe import Recipe
-from vitrail.tasks.contract import Evaluator, Loaders, Measure, Objective, StepContext
+from vitrail.tasks.contract import Evaluator, Loaders, Measure, Objective, StepContext, TaskData
 from vitrail.tasks.features.evaluator import SimilarityEvaluator
 from vitrail.tasks.features.feature_cache import FeatureCache, check_room
 from vitrail.tasks.features.objective import FeatureDistillation, whiten
@@ -23,10 +23,11 @@ from vitrail.tasks.teaching.feature_teacher import FeatureTeacher, load_feature_
 from vitrail.tasks.teaching.teacher_sources import hash_parts
 from vitrail.tasks.teaching.view_fingerprints import fingerprint_augmentation, fingerprint_data
 from vitrail.tasks.unlabelled.collapse import Nearness, Sign, constant_features
-from vitrail.tasks.unlabelled.measures import MEASURES
+from vitrail.tasks.unlabelled.measures import MEASURES, SIGNALS
 from vitrail.tasks.unlabelled.task import UnlabelledTask
 
 _FEWEST_WATCHED = 8  # images of a step in a process, of which fewer always look alike
+_LEVELS = "Training loss of each level"
 _REMEDIES = ("lower lr", "set optimizer.clip=1")
 
 
@@ -37,6 +38,13 @@ class FeatureTask(UnlabelledTask[ImageBatch]):
     measures: ClassVar[tuple[Measure, ...]] = (
         Measure("similarity", "similarity to the teacher", unit="", digits=3, chart="Similarity to the teacher"),
         *MEASURES,
+    )
+    signals: ClassVar[tuple[Measure, ...]] = (
+        Measure("summary", "summary", unit="", chart=_LEVELS),
+        Measure("patches", "patches", unit="", chart=_LEVELS),
+        Measure("similarity", "", unit="", chart="Similarity to the teacher in a batch"),
+        Measure("effective_rank", "", unit="", chart="Effective rank in a batch, by the participation ratio"),
+        *SIGNALS,
     )
     recipe: FeaturesRecipe
     cache: FeatureCache | None = None  # of training views, where they are fixed
@@ -51,6 +59,10 @@ class FeatureTask(UnlabelledTask[ImageBatch]):
     def num_passes(self) -> int:
         """How many training images the teacher is asked about before the first step."""
         return min(MOST_IMAGES, self.data.num_train) if self.recipe.features.standardize == "data" else 0
+
+    def count_measured(self, data: TaskData) -> int:
+        """How many images an evaluation looks at; those of val once more, beside the teacher's features of them."""
+        return super().count_measured(data) + min(data.num_val, self.recipe.watch.val_images)
 
     @property
     def teacher(self) -> FeatureTeacher:

@@ -41,6 +41,7 @@ def training_views(task: type[Task[Any]], recipe: ImageRecipe, train: Dataset, *
         weights=balanced_weights(train.level(level)) if recipe.data.balanced else None,
         num_views=made.num_views,
         fixed_views=getattr(made, "fixed_views", None),
+        crops_of_image=getattr(made, "crops_of_image", ()),
     )
 
 

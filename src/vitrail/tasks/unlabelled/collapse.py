@@ -99,10 +99,10 @@ class CollapseWatch:
 
     An objective owns one (`UnlabelledTask.make_watch` makes it) and calls `see` once in its `after_step`, in every
     process, with the signals that its signs name; the numbers of all processes are averaged. They may be tensors on a
-    device: these are kept, and every ten steps their means are read and judged. A run that starts close to a collapsed
-    state, as many do, is not taken for one: a sign that the run has not been away from yet counts after `grace` steps
-    only, and no sign counts while one of its signals is getting away. `state_dict` and `load_state_dict` belong into
-    those of the objective.
+    device: these are kept, and every ten steps their means are read and judged. Runs start close to a collapsed state
+    (centred answers of features that are all but the same are uniform), so nothing is said before `patience` steps
+    after the first `grace` ones, and no sign counts while one of its signals is getting away. `state_dict` and
+    `load_state_dict` belong into those of the objective.
     """
 
     def __init__(
@@ -124,7 +124,6 @@ class CollapseWatch:
         self._unread: list[Tensor] = []  # signals of the steps since the last look, in the order of `names`
         self._looks: deque[list[float]] = deque(maxlen=patience // _LOOK)  # the last means
         self._since: list[int | None] = [None] * len(self.signs)  # the step from which on each sign has been there
-        self._has_been_away = [False] * len(self.signs)
         self._is_warned = False
 
     def see(self, signals: Mapping[str, float | Tensor]) -> None:
@@ -145,7 +144,7 @@ class CollapseWatch:
         self._looks.append(means)
         for place, sign in enumerate(self.signs):
             if not self._is_near(sign, means):
-                self._since[place], self._has_been_away[place] = None, True
+                self._since[place] = None
             elif self._since[place] is None:
                 self._since[place] = self.step - _LOOK + 1
         for place, sign in enumerate(self.signs):
@@ -155,7 +154,9 @@ class CollapseWatch:
     def _read(self) -> list[Tensor]:
         """The signals that have not been judged: the mean over the processes, so that all of them decide alike."""
         if self._unread:
-            rows = self.world.sum(torch.stack(self._unread)) / self.world.num_ranks
+            newest = self._unread[-1]  # those that a checkpoint has read are on the host
+            unread = torch.stack([row.to(newest.device, torch.float32) for row in self._unread])
+            rows = self.world.sum(unread) / self.world.num_ranks
             self._unread = list(rows.double().cpu())
         return self._unread
 
@@ -169,7 +170,7 @@ class CollapseWatch:
     def _has_lasted(self, place: int) -> bool:
         """Whether a sign has been there for long enough."""
         since = self._since[place]
-        if since is None or (not self._has_been_away[place] and self.step - self.patience < self.grace):
+        if since is None or self.step - self.patience < self.grace:
             return False
         return self.step - since + 1 >= self.patience and len(self._looks) == self._looks.maxlen
 
@@ -206,7 +207,6 @@ class CollapseWatch:
             "unread": torch.stack(unread) if unread else torch.zeros(0, width, dtype=torch.float64),
             "looks": torch.tensor(list(self._looks), dtype=torch.float64).reshape(-1, width),
             "since": list(self._since),
-            "has_been_away": list(self._has_been_away),
             "is_warned": self._is_warned,
         }
 
@@ -217,4 +217,4 @@ class CollapseWatch:
         self.step, self._is_warned = int(state["step"]), bool(state["is_warned"])
         self._unread = list(state["unread"].double().cpu())
         self._looks = deque(state["looks"].tolist(), maxlen=self.patience // _LOOK)
-        self._since, self._has_been_away = list(state["since"]), list(state["has_been_away"])
+        self._since = list(state["since"])

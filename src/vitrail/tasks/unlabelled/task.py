@@ -1,5 +1,6 @@
 """Learning from images without labels: what DINO, masked images and a teacher's features share."""
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -65,12 +66,14 @@ class UnlabelledTask(VisualTask[B]):
     ) -> CollapseWatch:
         """The watch of an objective, which does what the recipe says when the run has collapsed.
 
-        Unless `grace` says so, a run that was never away from a sign has the warmup of its learning rate to get away.
+        Unless `grace` says so, a run has the warmup of its learning rate to get away from the signs it starts with.
         """
         recipe, site = self.recipe, self.site
         if grace is None:
             num_steps = -(-self.data.num_train // min(recipe.batch_size, self.data.num_train))
-            grace = max(_LEAST_GRACE, round(recipe.schedule.warmup_epochs * num_steps))
+            total_steps = recipe.steps or math.ceil(recipe.epochs * num_steps)
+            warmup = recipe.schedule.count_warmup(steps_per_epoch=num_steps, total_steps=total_steps)
+            grace = max(_LEAST_GRACE, warmup)
         return CollapseWatch(
             signs,
             action=recipe.run.on_collapse,

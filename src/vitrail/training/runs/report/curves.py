@@ -72,6 +72,8 @@ class _Course:
                 for colour, measure in reversed(list(enumerate(measures)))
                 for curve in self.measured(measure.key, label=measure.label if len(measures) > 1 else "", colour=colour)
             ]
+            if title != main and self.run.evaluations and not any(curve.points() for curve in curves):
+                continue  # what this run does not measure
             limit = 100.0 if measures[0].unit == "%" else math.inf
             published, bands = (self.published(), self.bands()) if title == main else ([], [])
             drawn.append(self.chart(title, [*published, *curves], limit=limit, bands=bands))

@@ -48,9 +48,9 @@ class Outcome:
         done = "nothing is done yet" if math.isnan(self.epochs) else f"{describe_epochs(self)} are done"
         measure, value = self.measure, number(self.last, self.measure.key)
         if not math.isnan(value):
-            best = measure.show(number(self.best, measure.key), is_short=True)
+            best = measure.brief(number(self.best, measure.key))
             fallen = f", after {best} at epoch {self.epoch_of_best:.4g}"
-            done += f": {measure.show(value, is_short=True)} {measure.label}{fallen if self.has_fallen else ''}"
+            done += f": {measure.brief(value)} {measure.label}{fallen if self.has_fallen else ''}"
         return f"{'Finished' if self.is_complete else 'Not finished'}: {done}."
 
     @property

@@ -50,7 +50,7 @@ def _make_cards(run: RunRecord, outcome: Outcome) -> list[tuple[str, str]]:
         *((measure, outcome.last, f"{measure.label}, last") for measure in others if measure.is_headline),
     ]
     cards = [
-        *((number(line, measure.key), measure.show(number(line, measure.key), is_short=True), what) for measure, line, what in measured),
+        *((number(line, measure.key), measure.brief(number(line, measure.key)), what) for measure, line, what in measured),
         (outcome.epochs, describe_epochs(outcome).removesuffix(" epochs"), "epochs"),
         (outcome.seconds, describe_seconds(outcome.seconds), "of training"),
         (outcome.images_per_second, f"{outcome.images_per_second:,.0f}", "images per second"),

@@ -21,7 +21,7 @@ def title_of(run: RunRecord) -> str:
 def headlines(run: RunRecord, outcome: Outcome) -> list[str]:
     """What the last evaluation says beside the first measure, such as "97.0 % coarse top-1"."""
     found = [(measure, number(outcome.last, measure.key)) for measure in run.measures[1:] if measure.is_headline]
-    return [f"{measure.show(value, is_short=True)} {measure.label}" for measure, value in found if not math.isnan(value)]
+    return [f"{measure.brief(value)} {measure.label}" for measure, value in found if not math.isnan(value)]
 
 
 def summarize(folder: Path) -> str:
