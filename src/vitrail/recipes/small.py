@@ -45,13 +45,14 @@ def small() -> Recipe:
     return ClassifyRecipe(
         name="small",
         image_size=28,
-        epochs=22.0,
-        batch_size=32,
+        epochs=26.0,
+        batch_size=64,
         model=ModelSettings(name="patchconvnet_s60", settings=_SMALL_PATCHCONVNET),
         # Few images bear little cropping: most of the object should stay in sight.
         augmentation=AugmentationSettings(scale=(0.8, 1.0), ratio=(0.9, 1.1)),
+        blend=BlendSettings(mixup=0.2, probability=0.5),
         objective=ObjectiveSettings(smoothing=0.1),
-        optimizer=OptimizerSettings(lr=2e-3, weight_decay=0.05, clip=1.0),
+        optimizer=OptimizerSettings(lr=4e-3, weight_decay=0.05, clip=1.0),
         schedule=ScheduleSettings(warmup_epochs=0.5, min_lr=1e-5),
         regularisation=RegularisationSettings(drop_path=0.0, ema=0.998),
         evaluation=ImageEvaluationSettings(every=2.0, crop_ratio=1.0),
@@ -91,6 +92,7 @@ def small_photos_scratch() -> Recipe:
             "name": "small_photos_scratch",
             "image_size": 96,
             "epochs": 60.0,
+            "batch_size": 32,
             "optimizer": OptimizerSettings(lr=1.5e-3, weight_decay=0.05, clip=1.0),
             "model": ModelSettings(
                 name="cait_xxs24", settings={**_SMALL_CAIT, "dim": 128, "depth": 6, "patch_size": 8}
