@@ -13,7 +13,7 @@ from vitrail.heads.dino import ProjectionHead, Prototypes
 from vitrail.tasks.dino import self_distillation
 from vitrail.tasks.dino.self_distillation import DinoLosses, Temperatures, dino_loss
 
-FILE = Path(__file__).parents[1] / "data" / "official" / "dino.safetensors"
+FILE = Path(__file__).parents[1] / "data" / "dino_official.safetensors"
 
 
 class Official:
