@@ -230,7 +230,7 @@ class ColourJitter:
 
 
 class _Operation(Protocol):
-    """From pixels to others of the same size."""
+    """An operation on pixels, which keeps their size."""
 
     def __call__(self, pixels: Tensor, draws: Draws) -> Tensor: ...
 

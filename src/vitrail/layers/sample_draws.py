@@ -58,7 +58,7 @@ class SampleDraws:
             self._passes.setdefault(own.shape[1], _Rows(own, (own >> 40 & 0xFFFFFF).float() / 2**24))
 
     def knows(self, num_rows: int) -> bool:
-        """Whether so many rows were announced."""
+        """Whether a pass of so many rows was announced."""
         return num_rows in self._passes
 
     def uniform(self, layer: int, *, num_rows: int) -> Tensor:

@@ -159,12 +159,9 @@ class TimmBackbone(Model):
     @property
     def stem_dim(self) -> int | None:
         """Width of timm's patches, where its model embeds them one by one and keeps them apart to its end."""
-        embedding = getattr(self.backbone, "patch_embed", None)
-        if embedding is None or not hasattr(self.backbone, "blocks"):
-            return None
-        return (
-            self.backbone.num_features if getattr(self.backbone, "embed_dim", 0) == self.backbone.num_features else None
-        )
+        embeds = getattr(self.backbone, "patch_embed", None) is not None and hasattr(self.backbone, "blocks")
+        width = getattr(self.backbone, "embed_dim", None)
+        return width if embeds and width == self.backbone.num_features else None
 
     def masked_patches(self, images: Tensor, *, masks: Tensor, token: Tensor) -> Tensor:
         if self.stem_dim is None:

@@ -64,9 +64,6 @@ RECIPES: Mapping[str, Entry] = {
     "small_photos": Entry(small.small_photos),
     "small_photos_scratch": Entry(small.small_photos_scratch),
     "fine_tune": Entry(small.fine_tune),
-    # Features of a teacher, without labels
-    "features_small": Entry(features.features_small),
-    "features_deit_small": Entry(features.features_deit_small),
     # DeiT
     "deit_tiny": Entry(deit.deit, ("tiny",)),
     "deit_small": Entry(deit.deit, ("small",)),
@@ -375,7 +372,9 @@ RECIPES: Mapping[str, Entry] = {
     "transfer_grafit_384_food101": Entry(transfer.transfer_grafit_384, ("food101",)),
     "transfer_grafit_384_inat18": Entry(transfer.transfer_grafit_384, ("inat18",)),
     "transfer_grafit_384_inat19": Entry(transfer.transfer_grafit_384, ("inat19",)),
-    # Without labels
+    # Without labels: features of a teacher, DINO
+    "features_small": Entry(features.features_small),
+    "features_deit_small": Entry(features.features_deit_small),
     "dino_small": Entry(dino.dino_small),
     "dino_resmlp_s12": Entry(dino.dino_resmlp, ("s12",)),
     "dino_resmlp_s24": Entry(dino.dino_resmlp, ("s24",)),

@@ -115,7 +115,6 @@ class DinoTask(UnlabelledTask[CropsBatch]):
     def make_objective(self, *, total_steps: int, is_trial: bool = False) -> Dino:
         """The loss with its centre, and the watch for collapse."""
         settings, site = self.recipe.dino, self.site
-        num_train = self.data.num_train
         outputs, sharper, steadier = settings.outputs, "lower dino.teacher_temperature", "raise dino.teacher_momentum"
         signs = [
             constant_answers(num_answers=outputs, remedies=("lower dino.centre_momentum to 0.9", steadier)),
@@ -125,7 +124,7 @@ class DinoTask(UnlabelledTask[CropsBatch]):
         ]
         return Dino(
             settings,
-            course=Course(settings, total_steps, max(1, num_train // min(self.recipe.batch_size, num_train))),
+            course=Course(settings, total_steps, self.steps_per_epoch),
             watch=self.make_watch(signs, is_trial=is_trial),
             world=None if is_trial else site.world,
             device=site.device,

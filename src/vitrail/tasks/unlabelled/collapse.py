@@ -168,7 +168,7 @@ class CollapseWatch:
         )
 
     def _has_lasted(self, place: int) -> bool:
-        """Whether a sign has been there for long enough."""
+        """Whether the sign at that place has been there for long enough."""
         since = self._since[place]
         if since is None or self.step - self.patience < self.grace:
             return False

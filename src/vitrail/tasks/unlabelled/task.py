@@ -70,9 +70,8 @@ class UnlabelledTask(VisualTask[B]):
         """
         recipe, site = self.recipe, self.site
         if grace is None:
-            num_steps = -(-self.data.num_train // min(recipe.batch_size, self.data.num_train))
-            total_steps = recipe.steps or math.ceil(recipe.epochs * num_steps)
-            warmup = recipe.schedule.count_warmup(steps_per_epoch=num_steps, total_steps=total_steps)
+            total_steps = recipe.steps or math.ceil(recipe.epochs * self.steps_per_epoch)
+            warmup = recipe.schedule.count_warmup(steps_per_epoch=self.steps_per_epoch, total_steps=total_steps)
             grace = max(_LEAST_GRACE, warmup)
         return CollapseWatch(
             signs,
@@ -82,6 +81,11 @@ class UnlabelledTask(VisualTask[B]):
             world=Alone() if is_trial else site.world,
             say=site.reporter.say if site.world.is_main else _say_nothing,
         )
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Whole batches of the training images, as the sampler counts them."""
+        return self.data.num_train // min(self.recipe.batch_size, self.data.num_train)
 
     @property
     def deciding(self) -> Measure:
