@@ -22,7 +22,7 @@ TRUNK = {"patch_size": 8, "dim": 96, "depth": 5, "num_heads": 3, "init_std": Non
 VIT = {**TRUNK, "pool": "average", "layer_scale": 0.1}
 # Everything that is looked at while a run learns is looked at seldom: what counts comes at the end.
 RARE = ["evaluation.every=4", "watch.probe_every=1000", "watch.pictures=null"]
-FINE_TUNING = ["epochs=30", "image_size=64", "optimizer.layer_decay=null", "evaluation.every=30"]
+FINE_TUNING = ["epochs=30", "image_size=64", "optimizer.layer_decay=1.0", "evaluation.every=30"]
 
 
 class Arm(NamedTuple):
@@ -40,7 +40,7 @@ def with_stem(stem: str) -> dict[str, object]:
 
 
 MASKED = ["image_size=64", "epochs=24", "watch.knn=false"]
-SUPERVISED = ["epochs=12", "image_size=64", "optimizer.layer_decay=null", "evaluation.every=4"]
+SUPERVISED = ["epochs=12", "image_size=64", "optimizer.layer_decay=1.0", "evaluation.every=4"]
 STEMS = ("linear", "conv_bn", "hmlp_bn", "hmlp_ln")
 RESMLP = {**{key: value for key, value in TRUNK.items() if key != "num_heads"}, "layer_scale": 0.1}
 ARMS = {
