@@ -39,17 +39,17 @@ def with_stem(stem: str) -> dict[str, object]:
     return {**VIT, "stem": stem}
 
 
-MASKED = ["image_size=64", "epochs=24", "watch.knn=false"]
-SUPERVISED = ["epochs=12", "image_size=64", "optimizer.layer_decay=1.0", "evaluation.every=4"]
+MASKED = ["image_size=64", "epochs=12", "watch.knn=false"]
+SUPERVISED = ["epochs=8", "image_size=64", "optimizer.layer_decay=1.0", "evaluation.every=4"]
 STEMS = ("linear", "conv_bn", "hmlp_bn", "hmlp_ln")
 RESMLP = {**{key: value for key, value in TRUNK.items() if key != "num_heads"}, "layer_scale": 0.1}
 ARMS = {
     "scratch": Arm(None, []),
-    "dino": Arm("dino_small", ["epochs=8", "crops.num_local=4"]),
+    "dino": Arm("dino_small", ["epochs=6", "crops.num_local=4"]),
     "masked": Arm("masked_small", MASKED),
     "features": Arm("features_small", ["image_size=64", "epochs=12", "teacher.cache=views:2"]),
     "scratch_resmlp": Arm(None, [], "resmlp_s12", RESMLP),
-    "dino_resmlp": Arm("dino_small", ["epochs=8", "crops.num_local=2"], "resmlp_s12", RESMLP),
+    "dino_resmlp": Arm("dino_small", ["epochs=6", "crops.num_local=2"], "resmlp_s12", RESMLP),
     **{f"masked_{stem}": Arm("masked_small", MASKED, settings=with_stem(stem)) for stem in STEMS if stem != "linear"},
     **{f"supervised_{stem}": Arm("masked_small_labels", SUPERVISED, settings=with_stem(stem)) for stem in STEMS},
 }
