@@ -31,6 +31,10 @@ class Backbone(Model):
     def stem_dim(self) -> int:
         return self.config.dim
 
+    @property
+    def num_levels(self) -> int:
+        return self.config.depth
+
     def features(self, images: Tensor, *, levels: Sequence[int] = ()) -> Features:
         self.check_levels(levels)
         return self.features_behind_stem(self.stem_patches(images), levels=levels)
