@@ -138,6 +138,19 @@ class Dropout(RandomLayer):
         return x * draws.keeps(self.number, like=x, rate=self.rate) / (1.0 - self.rate)
 
 
+class ChannelDropout(RandomLayer):
+    """Dropout of whole channels of [batch, channels, height, width]; those that are left are scaled."""
+
+    def forward(self, maps: Tensor) -> Tensor:
+        if not self.is_active:
+            return maps
+        draws = self.draws_for(maps)
+        if draws is None:
+            return nn.functional.dropout2d(maps, self.rate)
+        channels = maps[:, :, :1, :1]
+        return maps * (draws.keeps(self.number, like=channels, rate=self.rate) / (1.0 - self.rate))
+
+
 def give_draws(model: nn.Module) -> SampleDraws:
     """Let all random layers of a model draw from one source, which is returned; who trains it says where it stands."""
     layers = [layer for layer in model.modules() if isinstance(layer, RandomLayer) and layer.rate > 0.0]
