@@ -11,7 +11,8 @@ from vitrail.layers.stem import ChannelsFirstLayerNorm
 from vitrail.models.config import CheckedSettings
 from vitrail.models.contract import Features, Model
 
-KINDS = ("blocks", "last", "simple")
+KINDS = ("blocks", "last", "chained", "simple")
+NORMS = ("batch", "layer")
 SCALES = (4.0, 2.0, 1.0, 0.5)  # sides of the levels over those of the trunk's map
 _DEPTHS = (4, 6, 8, 12)  # XCiT's out_indices 3, 5, 7, 11, which count from 0, as blocks behind which a map is read
 _OF = 12
@@ -21,12 +22,18 @@ _OF = 12
 class PyramidSettings(CheckedSettings):
     """Settings of a pyramid."""
 
-    kind: str = "blocks"  # maps behind four blocks, the "last" map at all levels, or ViTDet's "simple" pyramid of it
+    # Maps behind four blocks; the "last" map at all levels, where "chained" goes on from the level twice as fine to the
+    # finest one; or ViTDet's "simple" pyramid of it.
+    kind: str = "blocks"
     blocks: tuple[int, ...] | None = None  # the four blocks, counted from 0; None: 3, 5, 7, 11 of 12 in proportion
     channels: int = 256  # width of each level of the simple pyramid; others keep the trunk's
+    norm: str = (
+        "batch"  # normalisation on the way to the finest level, but for the simple pyramid, which has layer norm
+    )
 
     def __post_init__(self) -> None:
         self.check_choice("kind", KINDS)
+        self.check_choice("norm", NORMS)
         self.check_counts("channels")
         if self.blocks is not None:
             object.__setattr__(self, "blocks", tuple(self.blocks))
@@ -57,7 +64,7 @@ class Pyramid(nn.Module):
             maps = look_at_levels(trunk, ()) * len(SCALES)
         is_simple = settings.kind == "simple"
         steps = [
-            _simple_level(dim, scale=scale, channels=settings.channels) if is_simple else _level(dim, scale=scale)
+            _simple_level(dim, scale=scale, channels=settings.channels) if is_simple else _level(dim, scale, settings)
             for (dim, _), scale in zip(maps, scales, strict=True)
         ]
         self.steps = nn.ModuleList(steps)
@@ -71,6 +78,10 @@ class Pyramid(nn.Module):
     def forward(self, features: Features) -> tuple[Tensor, ...]:
         """The levels, finest first, each [batch, channels, height, width], of what the trunk said at `levels`."""
         maps = features.levels if self.levels else (features.patches,) * len(self.steps)
+        if self.settings.kind == "chained":
+            finest, *others = self.steps
+            levels = [step(values) for step, values in zip(others, maps[1:], strict=True)]
+            return finest(levels[0]), *levels
         return tuple(step(values) for step, values in zip(self.steps, maps, strict=True))
 
 
@@ -112,16 +123,18 @@ def freeze_unread(trunk: Model, pyramid: Pyramid | None = None) -> None:
     """Leave out of training what no map depends on: the class stage, and the last norm where blocks are read."""
     unread = [trunk.class_stage]
     if pyramid is not None and pyramid.levels:
-        unread.append(getattr(trunk, "norm", None))
+        unread += [getattr(part, "norm", None) for part in (trunk, getattr(trunk, trunk.foreign or "", None))]
     for part in unread:
         if isinstance(part, nn.Module):
             part.requires_grad_(False)
 
 
-def _level(dim: int, *, scale: float) -> nn.Module:
+def _level(dim: int, scale: float, settings: PyramidSettings) -> nn.Module:
     """XCiT's way to a level: up by transposed convolutions, down by max-pooling."""
     if scale == 4.0:
-        return nn.Sequential(_double(dim, dim), nn.BatchNorm2d(dim), nn.GELU(), _double(dim, dim))
+        norm = nn.BatchNorm2d(dim) if settings.norm == "batch" else ChannelsFirstLayerNorm(dim, eps=EPSILON)
+        first = () if settings.kind == "chained" else (_double(dim, dim),)
+        return nn.Sequential(*first, norm, nn.GELU(), _double(dim, dim))
     return _double(dim, dim) if scale == 2.0 else _same_or_half(scale)
 
 
