@@ -57,10 +57,11 @@ class Pyramid(nn.Module):
         self.levels: tuple[int, ...] = ()
         scales: tuple[float, ...] = SCALES
         if settings.kind == "blocks":
-            self.levels, is_staged = choose_levels(trunk, settings.blocks)
+            self.levels, maps = choose_levels(trunk, settings.blocks)
+            is_staged = len({stride for _, stride in maps}) > 1
             scales = (1.0,) * len(SCALES) if is_staged else SCALES
-        seen = look_at_levels(trunk, self.levels)
-        maps = seen[:-1] if self.levels else seen * len(SCALES)
+        else:
+            maps = look_at_levels(trunk, ()) * len(SCALES)
         is_simple = settings.kind == "simple"
         steps = [
             _simple_level(dim, scale=scale, channels=settings.channels) if is_simple else _level(dim, scale, settings)
@@ -84,19 +85,23 @@ class Pyramid(nn.Module):
         return tuple(step(values) for step, values in zip(self.steps, maps, strict=True))
 
 
-def choose_levels(trunk: Model, blocks: Sequence[int] | None) -> tuple[tuple[int, ...], bool]:
-    """The blocks or stages whose maps are read, and whether they are stages, each of its own resolution."""
+def choose_levels(trunk: Model, blocks: Sequence[int] | None = None) -> tuple[tuple[int, ...], list[tuple[int, float]]]:
+    """The blocks or stages whose maps are read, and channels and stride of each map.
+
+    Where stages differ in their resolution it is the last four.
+    """
     count = trunk.num_levels
     if not count:
         raise ValueError(f"{trunk.name} gives its last map only: choose the pyramid of kind last or simple")
     by_depth = tuple(max(round(depth * count / _OF), 1) - 1 for depth in _DEPTHS)
     levels = by_depth if blocks is None else tuple(blocks)
-    strides = {stride for _, stride in look_at_levels(trunk, (0, count - 1))[:2]}
-    if len(strides) == 1:
-        return levels, False
-    if blocks is None and count < len(SCALES):
+    first, *maps, last = look_at_levels(trunk, (0, *levels))
+    if blocks is not None or first[1] == last[1]:
+        return levels, maps
+    if count < len(SCALES):
         raise ValueError(f"{trunk.name} has {count} stages, fewer than the {len(SCALES)} levels: choose kind last")
-    return (levels if blocks is not None else tuple(range(count - len(SCALES), count))), True
+    levels = tuple(range(count - len(SCALES), count))
+    return levels, look_at_levels(trunk, levels)[:-1]
 
 
 def look_at_levels(trunk: Model, levels: Sequence[int]) -> list[tuple[int, float]]:

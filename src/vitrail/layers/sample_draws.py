@@ -173,6 +173,19 @@ class Dropout(RandomLayer):
         return x * draws.keeps(self.number, like=x, rate=self.rate) / (1.0 - self.rate)
 
 
+class ChannelDropout(RandomLayer):
+    """Dropout of whole channels of [batch, channels, height, width]; those that are left are scaled."""
+
+    def forward(self, maps: Tensor) -> Tensor:
+        if not self.is_active:
+            return maps
+        draws = self.draws_for(maps)
+        if draws is None:
+            return nn.functional.dropout2d(maps, self.rate)
+        channels = maps[:, :, :1, :1]
+        return maps * (draws.keeps(self.number, like=channels, rate=self.rate) / (1.0 - self.rate))
+
+
 def draws_of(module: nn.Module) -> SampleDraws | None:
     """What the random layers inside a module draw from; None where there are none, or torch's generator does."""
     layers = (layer for layer in module.modules() if isinstance(layer, RandomLayer))
