@@ -1,16 +1,20 @@
 """UperNet and the linear head: the papers' parameters and operations, parity with another library, fusion by parts."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from segmentation_models_pytorch.decoders.upernet.decoder import UPerNetDecoder
+from shrunk import randomize
 from torch import nn
 
 from vitrail.heads.segment import Segmented, SegmentModel, SegmentSettings
 from vitrail.heads.upernet import Fusion, UperNet, upsample
+from vitrail.inference.folding import fold
 from vitrail.models.catalog import create_model
 from vitrail.models.complexity import complexity
+from vitrail.weights import load_model, save_model
 
 # Thesis tables 6.12 and 5.3: name, width of the head, pyramid, parameters (M), multiply-adds (G) of 512 x 2048 pixels;
 # of deeper models these are not counted here.
@@ -121,3 +125,21 @@ def test_a_model_for_another_size_has_the_same_heads() -> None:
     larger = model.resized((64, 64))
     assert larger(torch.randn(1, 3, 64, 64)).shape == (1, 5, 16, 16)
     assert torch.equal(larger.state_dict()["head.classifier.weight"], model.state_dict()["head.classifier.weight"])
+
+
+@pytest.mark.parametrize("kind", ["upernet", "linear"])
+def test_a_folded_model_says_the_same(kind: str) -> None:
+    model, images = randomize(make_model(kind)).eval(), torch.randn(1, 3, 48, 64)
+    folded = fold(model)
+    torch.testing.assert_close(folded(images), model(images), atol=1e-4, rtol=1e-4)
+    num_norms = sum(isinstance(layer, nn.BatchNorm2d) for layer in folded.modules())
+    assert num_norms == (0 if kind == "upernet" else 1)
+
+
+def test_a_saved_model_is_read_again(tmp_path: Path) -> None:
+    model = randomize(make_model(blocks=(0, 1, 1, 3))).eval().for_inference()
+    save_model(model, tmp_path)
+    again = load_model(tmp_path)
+    images = torch.randn(1, 3, 48, 64)
+    assert torch.equal(again(images), model(images))
+    assert again.describe() == model.describe()
