@@ -51,6 +51,8 @@ class DetectorSettings(CheckedSettings):
     score_threshold: float = 0.05  # probability below which nothing is said
     nms_threshold: float = 0.5  # overlap (IoU) above which the less probable of two boxes of a class is dropped
     max_detections: int = 100  # objects that are said of an image
+    short_side: int = 800  # that images are resized to, if the long one stays within its limit, when they are asked
+    max_side: int = 1333
 
     def __post_init__(self) -> None:
         self.check_choice("head", HEADS)
@@ -63,7 +65,7 @@ class DetectorSettings(CheckedSettings):
         self.check_counts(
             "num_classes", "channels", "box_dim", "mask_dim", "mask_depth", "train_proposals", "proposals"
         )
-        self.check_counts("anchors_per_image", "boxes_per_image", "max_detections")
+        self.check_counts("anchors_per_image", "boxes_per_image", "max_detections", "short_side", "max_side")
         self.check_number("score_threshold")
         self.check_number("nms_threshold")
 

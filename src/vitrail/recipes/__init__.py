@@ -18,6 +18,7 @@ from vitrail.recipes import (
     dino,
     features,
     grafit,
+    mask_rcnn,
     patchconvnet,
     resmlp,
     resnet,
@@ -222,6 +223,10 @@ RECIPES: Mapping[str, Entry] = {
         ),
     ),
     "patchconvnet_s60_per_class": Entry(patchconvnet.patchconvnet_per_class),
+    # Mask R-CNN
+    "detect_small": Entry(mask_rcnn.detect_small),
+    "mask_rcnn_patchconvnet_s60": Entry(mask_rcnn.mask_rcnn, ("s60",)),
+    "mask_rcnn_patchconvnet_s120": Entry(mask_rcnn.mask_rcnn, ("s120",)),
     # ResNet
     "a1": Entry(resnet.a1),
     "a2": Entry(resnet.a2),

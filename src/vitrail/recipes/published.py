@@ -12,7 +12,7 @@ from functools import cache
 from itertools import groupby
 
 from vitrail.models.figures import Published, find_figure
-from vitrail.recipes import beit, cait, deit, deit3, dino, patchconvnet, resmlp, resnet, three_things, transfer
+from vitrail.recipes import beit, cait, deit, deit3, dino, mask_rcnn, patchconvnet, resmlp, resnet, three_things, transfer
 from vitrail.settings.image_recipe import ImageRecipe
 from vitrail.settings.recipe import Recipe
 from vitrail.settings.text import stage_of
@@ -56,6 +56,7 @@ TRAININGS: Mapping[Function, tuple[str, ...]] = {
     patchconvnet.patchconvnet_21k_to_1k_384: ("ImageNet-21k -> 1k",),
     patchconvnet.patchconvnet_21k_chain: ("ImageNet-21k -> 1k",),
     patchconvnet.patchconvnet_per_class: ("one class token per class, fine-tuned",),
+    mask_rcnn.mask_rcnn: ("Mask R-CNN on COCO, box AP",),
     resnet.a1: ("ImageNet-1k, A1",),
     resnet.a2: ("ImageNet-1k, A2",),
     resnet.a3: ("ImageNet-1k, A3",),

@@ -12,6 +12,7 @@ from torch import Tensor
 from vitrail import __version__
 from vitrail.heads.around_trunk import AroundTrunk
 from vitrail.heads.embed import EmbeddingModel, EmbeddingSettings
+from vitrail.heads.mask_rcnn import Detector, DetectorSettings
 from vitrail.heads.segment import SegmentModel, SegmentSettings
 from vitrail.models.build import FAMILIES, OWN, build_model, build_own_model, build_timm_model
 from vitrail.models.config import config_from_settings
@@ -33,6 +34,7 @@ VERSION_KEY = "vitrail"
 ON_TRUNK: dict[str, tuple[type[Any], Callable[..., AroundTrunk]]] = {
     EmbeddingModel.family: (EmbeddingSettings, EmbeddingModel),
     SegmentModel.family: (SegmentSettings, SegmentModel),
+    Detector.family: (DetectorSettings, Detector),
 }
 KNOWN_FAMILIES = (*FAMILIES, TimmBackbone.family, *ON_TRUNK, Tokenizer.family, OWN)
 CONFIG_KEYS = (VERSION_KEY, "family", "name", "settings", "preprocessing")

@@ -9,9 +9,11 @@ import torch
 from torch import Tensor
 
 from vitrail.data.contract import Dataset, Note
+from vitrail.data.decode import open_image
 
 IGNORED = 255  # the label of a pixel of which nothing is known: no loss and no measure looks at it
-MAX_CLASSES = 255  # a mask has a byte a pixel, and one value is taken
+MAX_CLASSES = 254  # a mask has a byte a pixel; one value is taken, another stands for what is no class while it is read
+PADDING_COLOUR = (124, 116, 104)  # of what is no image: ImageNet's mean in bytes, so that it is about 0 once normalised
 
 Colour = tuple[int, int, int]
 
@@ -21,7 +23,7 @@ class Objects(NamedTuple):
 
     boxes: Any  # float32 [objects, 4]: left, top, right, bottom in pixels, right and bottom exclusive
     labels: Any  # int64 [objects]: places in the list of classes, from 0; the background is not one of them
-    masks: Any | None  # uint8 [objects, height, width] of 0 and 1, or None where objects have boxes only
+    masks: Any  # uint8 [objects, height, width] of 0 and 1, or None where objects have boxes only
     is_crowd: Any  # bool [objects]: whether it stands for many objects that were not told apart
     areas: Any  # float32 [objects]: pixels, of the mask as the data set counts them, or of the box
 
@@ -32,6 +34,33 @@ class Objects(NamedTuple):
     def select(self, which: Any) -> "Objects":
         """Some of the objects, by an index or a mask of truth values."""
         return Objects(*(part if part is None else part[which] for part in self))
+
+
+class MaskWindow(NamedTuple):
+    """The part of an image that an object's mask lies in; outside it is 0."""
+
+    top: int
+    left: int
+    values: np.ndarray  # uint8 [height, width] of 0 and 1
+
+
+class WindowedObjects(NamedTuple):
+    """The objects of one image, with masks as small as they can be: what is read before it is cut and resized."""
+
+    boxes: np.ndarray  # as in Objects, all four within the image
+    labels: np.ndarray
+    windows: tuple[MaskWindow, ...] | None
+    is_crowd: np.ndarray
+    areas: np.ndarray
+
+    def unfold(self, size: tuple[int, int]) -> Objects:
+        """The objects with masks of the image's height and width."""
+        masks = None
+        if self.windows is not None:
+            masks = np.zeros((len(self.windows), *size), dtype=np.uint8)
+            for mask, (top, left, values) in zip(masks, self.windows, strict=True):
+                mask[top : top + values.shape[0], left : left + values.shape[1]] = values
+        return Objects(self.boxes, self.labels, masks, self.is_crowd, self.areas)
 
 
 class SegmentationSet(Dataset):
@@ -49,8 +78,16 @@ class DetectionSet(Dataset):
     """Images in which objects are marked by boxes, and maybe by masks."""
 
     @abstractmethod
+    def read_windows(self, index: int, size: tuple[int, int]) -> WindowedObjects:
+        """The objects of an image of that height and width, which must be the one that the annotations say, if any."""
+
     def read_objects(self, index: int) -> Objects:
         """The objects of an image, as NumPy arrays."""
+        size = self.size(index)
+        if size is None:
+            image = open_image(self.read(index))
+            size = image.height, image.width
+        return self.read_windows(index, size).unfold(size)
 
     @abstractmethod
     def image_id(self, index: int) -> int:
@@ -134,12 +171,12 @@ class DetectionData:
 
 
 class MaskBatch(NamedTuple):
-    """A batch of images with masks; what is no image is black below and to the right of it, and `IGNORED`."""
+    """A batch of images with masks; what is no image, below and to the right, is `IGNORED`."""
 
     images: Tensor  # uint8 [batch, 3, height, width], channels last in memory
     masks: Tensor  # uint8 [batch, height, width]
     indices: Tensor  # int64 [batch]: the sample's place in the data set
-    sizes: Tensor  # int64 [batch, 2]: the height and width that are image, the same for all in training
+    sizes: Tensor  # int64 [batch, 2]: the height and width that are image; beyond them is the padding's colour
 
     @property
     def num_samples(self) -> int:
@@ -155,7 +192,7 @@ class MaskBatch(NamedTuple):
 
 
 class ObjectBatch(NamedTuple):
-    """A batch of images with objects; what is no image is black, below and to the right of it."""
+    """A batch of images with objects; what is no image, below and to the right, has the padding's colour."""
 
     images: Tensor  # uint8 [batch, 3, height, width], channels last in memory; both sides are multiples of 32
     sizes: Tensor  # int64 [batch, 2]: the height and width that are image

@@ -20,6 +20,17 @@ def _six(source: str, *accuracies: float, method: str = "") -> tuple[Score, ...]
     )
 
 
+# Box AP, at overlaps of 50 and 75 %, and the same of masks; then millions of parameters and 1e9 multiply-adds.
+_DETECTION = ("box AP", "box AP50", "box AP75", "mask AP", "mask AP50", "mask AP75", "M parameters", "G multiply-adds")
+
+
+def _mask_rcnn(*figures: float) -> tuple[Score, ...]:
+    return tuple(
+        Score(f"Mask R-CNN on COCO, {unit}", value, unit, "thesis table 5.6")
+        for unit, value in zip(_DETECTION, figures, strict=True)
+    )
+
+
 SCORES: dict[str, tuple[Score, ...]] = {
     "deit_base": (
         *_six(_T37, 99.1, 90.8, 98.4, 92.1, 73.2, 77.7),
@@ -45,7 +56,9 @@ SCORES: dict[str, tuple[Score, ...]] = {
         Score("standard deviation over ten seeds", 0.11, "points of top-1", "thesis section 5.3.4"),
         *_six(_T55, 99.2, 91.4, 98.8, 94.0, 72.9, 78.1),
         *_six(_T55, 99.1, 91.4, 98.9, 94.5, 76.8, 81.4, method="at 320, "),
+        *_mask_rcnn(46.4, 67.8, 50.8, 41.3, 64.8, 44.2, 44.9, 264.0),
     ),
+    "patchconvnet_s120": _mask_rcnn(47.0, 69.0, 51.4, 41.9, 65.6, 44.7, 67.4, 339.0),
     "patchconvnet_b120": (
         *_six(_T55, 99.2, 91.1, 99.0, 94.4, 74.3, 79.5),
         *_six(_T55, 99.1, 91.2, 99.1, 94.8, 79.6, 82.5, method="at 320, "),
