@@ -98,7 +98,11 @@ def test_masks_are_encoded_as_pycocotools_does() -> None:
 
 
 def test_errors_are_objects_missed_and_answers_that_are_none() -> None:
-    known = [FoundObject(0, (0, 0, 10, 10)), FoundObject(1, (20, 20, 30, 30)), FoundObject(0, (50, 0, 90, 40), is_crowd=True)]
+    known = [
+        FoundObject(0, (0, 0, 10, 10)),
+        FoundObject(1, (20, 20, 30, 30)),
+        FoundObject(0, (50, 0, 90, 40), is_crowd=True),
+    ]
     right = FoundObject(0, (0, 0, 10, 9), 0.9)
     assert count_errors([right], known) == pytest.approx(1 / 3)  # one of two is missed
     assert count_errors([right, FoundObject(1, (21, 20, 30, 30), 0.8)], known) == 0.0

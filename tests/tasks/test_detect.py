@@ -204,7 +204,10 @@ def test_crowds_teach_nothing() -> None:
     [
         (("detector.anchor_sizes=[8, 16]",), "anchor_sizes"),
         (("evaluation.image_size=64",), "whole images are measured"),
-        (("model=resmlp_s12", "model.settings={patch_size: 8, dim: 16, depth: 2}", "view.short_side=96"), "takes images"),
+        (
+            ("model=resmlp_s12", "model.settings={patch_size: 8, dim: 16, depth: 2}", "view.short_side=96"),
+            "takes images",
+        ),
     ],
 )
 def test_what_cannot_be_is_told_in_a_line(words: tuple[str, ...], message: str, tmp_path: Path) -> None:

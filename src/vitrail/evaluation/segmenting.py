@@ -28,6 +28,7 @@ class Looking:
     short_side: int | None = None  # that images are resized to first; None: they keep their size
     long_side: int | None = None  # that the other side does not go beyond then
     window: Grid | None = None  # height and width of windows that slide over an image; None: it is seen whole
+    largest: int | None = None  # side beyond which an image is seen by windows of the model's own size all the same
     overlap: float = 1 / 3  # share of a window that the next one sees too
     scales: tuple[float, ...] = (1.0,)  # of that size, whose probabilities are averaged
     flip: bool = False  # whether the mirrored image is looked at too
@@ -72,7 +73,9 @@ class Segmenter:
         self.window = looking.window
         if model.takes_one_size:
             if self.window not in (None, model.config.size):
-                raise ValueError(f"{model.name} takes windows of {_text(model.config.size)} only, not {_text(self.window)}")
+                raise ValueError(
+                    f"{model.name} takes windows of {_text(model.config.size)} only, not {_text(self.window)}"
+                )
             self.window = model.config.size
         if self.window is not None and any(side % self.multiple for side in self.window):
             raise ValueError(
@@ -109,11 +112,19 @@ class Segmenter:
     def _see(self, images: Tensor, *, is_mirrored: bool) -> _Seen:
         """Logits of images, padded to whole patches and at least to a window."""
         image = (images.shape[2], images.shape[3])
-        least = self.window or (0, 0)
-        covered = tuple(max(-(-side // self.multiple) * self.multiple, low) for side, low in zip(image, least, strict=True))
+        window = self._window_for(image)
+        least = window or (0, 0)
+        covered = tuple(
+            max(-(-side // self.multiple) * self.multiple, low) for side, low in zip(image, least, strict=True)
+        )
         padded = functional.pad(images, (0, covered[1] - image[1], 0, covered[0] - image[0]))
-        logits = self._ask(padded) if self.window is None else self._slide(padded, self.window)
+        logits = self._ask(padded) if window is None else self._slide(padded, window)
         return _Seen(logits, (covered[0], covered[1]), image, is_mirrored)
+
+    def _window_for(self, image: Grid) -> Grid | None:
+        largest = self.looking.largest
+        is_too_large = largest is not None and max(image) > largest
+        return self.model.config.size if self.window is None and is_too_large else self.window
 
     def _ask(self, images: Tensor) -> Tensor:
         with autocast(self.device, self.dtype):

@@ -87,7 +87,9 @@ def _score_kind(
     judge.accumulate()
     judge.summarize()
     numbers = [
-        (name, 100.0 * float(value)) for name, value in zip(NUMBERS, judge.stats[: len(NUMBERS)], strict=True) if value >= 0
+        (name, 100.0 * float(value))
+        for name, value in zip(NUMBERS, judge.stats[: len(NUMBERS)], strict=True)
+        if value >= 0
     ]
     order = {number: place for place, number in enumerate(judge.params.catIds)}
     precision = judge.eval["precision"][:, :, :, 0, -1]  # of all areas and 100 answers: [overlaps, recalls, classes]

@@ -18,7 +18,11 @@ _GAP = 8
 
 
 def draw_objects(
-    image: Image.Image, objects: Sequence[FoundObject], *, classes: Sequence[str], colours: Sequence[tuple[int, int, int]]
+    image: Image.Image,
+    objects: Sequence[FoundObject],
+    *,
+    classes: Sequence[str],
+    colours: Sequence[tuple[int, int, int]],
 ) -> Image.Image:
     """The image with objects over it, in the colours of their classes; small ones are enlarged, large ones shrunk."""
     longest = max(image.size)

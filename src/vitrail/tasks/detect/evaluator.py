@@ -83,7 +83,9 @@ class DetectionEvaluator(Evaluator):
     def _find_worst(self, answers: Sequence[ImageAnswer]) -> list[ImageAnswer]:
         """Images with the largest share of objects missed and answers that are none."""
         errors = {
-            answer.index: count_errors(answer.objects, known_objects(self.dataset.read_objects(answer.index)), least=SURE)
+            answer.index: count_errors(
+                answer.objects, known_objects(self.dataset.read_objects(answer.index)), least=SURE
+            )
             for answer in answers
         }
         return sorted(answers, key=lambda answer: (-errors[answer.index], answer.index))[:_NUM_WORST]

@@ -3,12 +3,11 @@
 from collections.abc import Set
 from typing import TYPE_CHECKING, Literal
 
-from pydantic import Field, PositiveInt, field_validator
+from pydantic import Field, PositiveInt, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from vitrail.settings.dense import SegmentAugmentationSettings
-from vitrail.settings.recipe import Recipe
-from vitrail.settings.running import EvaluationSettings
+from vitrail.settings.image_recipe import ImageEvaluationSettings, ImageRecipe
 from vitrail.settings.section import ImageSize, Section, Side
 
 if TYPE_CHECKING:
@@ -56,7 +55,7 @@ class SegmentHeadSettings(Section):
         )
 
 
-class SegmentEvaluationSettings(EvaluationSettings):
+class SegmentEvaluationSettings(ImageEvaluationSettings):
     """How the run is measured: on whole images of any size, at the size of their masks."""
 
     short_side: Side | None = None
@@ -81,8 +80,17 @@ class SegmentEvaluationSettings(EvaluationSettings):
         return scales
 
     def unused(self) -> Set[str]:
-        """What is read only where images are resized."""
-        return set() if self.short_side else {"long_side"}
+        """What is read where images are cropped or resized."""
+        return {"image_size", "crop_ratio", "layers"} | (set() if self.short_side else {"long_side"})
+
+    @model_validator(mode="after")
+    def check_whole(self) -> "SegmentEvaluationSettings":
+        """Refuse a crop: whole images are measured."""
+        if self.image_size is not None or self.crop_ratio is not None or self.layers:
+            raise PydanticCustomError(
+                "no_crop", "whole images are measured: set short_side, window or scales; layers is for classifiers"
+            )
+        return self
 
     def build(self) -> "Looking":
         """How images are looked at."""
@@ -99,12 +107,12 @@ class SegmentEvaluationSettings(EvaluationSettings):
         )
 
 
-class SegmentRecipe(Recipe):
+class SegmentRecipe(ImageRecipe):
     """A recipe that learns a class for every pixel."""
 
     task: str = "segment"
     image_size: ImageSize = 512
     """side of the training crops, or height and width"""
     segment: SegmentHeadSettings = SegmentHeadSettings()
-    augmentation: SegmentAugmentationSettings = SegmentAugmentationSettings()
+    augmentation: SegmentAugmentationSettings = SegmentAugmentationSettings()  # type: ignore[assignment]
     evaluation: SegmentEvaluationSettings = SegmentEvaluationSettings()

@@ -66,7 +66,6 @@ class ValueSchedule:
         left = 1.0 - progress if self.kind == "linear" else 0.5 * (1.0 + math.cos(math.pi * progress))
         return end + (self.start - end) * left
 
-
     def _count_decays(self, step: int) -> int:
         if self.milestones:
             return sum(step >= milestone for milestone in self.milestones)
