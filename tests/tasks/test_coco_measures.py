@@ -71,7 +71,7 @@ def test_all_numbers_are_those_of_pycocotools() -> None:
         known = [value for value in found.by_class[kind] if value is not None]
         assert found.by_class[kind][2] is None
         assert np.mean(known) == pytest.approx(wanted[0], abs=1e-9)
-    assert [key for key, _ in measures_in(found.numbers)][:2] == ["box_ap", "box_ap50"]
+    assert [key for key, _ in measures_in(found.numbers)][:3] == ["box_ap", "mask_ap", "box_ap50"]
 
 
 def test_no_answers_are_worth_nothing() -> None:
@@ -98,7 +98,11 @@ def test_masks_are_encoded_as_pycocotools_does() -> None:
 
 
 def test_errors_are_objects_missed_and_answers_that_are_none() -> None:
-    known = [FoundObject(0, (0, 0, 10, 10)), FoundObject(1, (20, 20, 30, 30)), FoundObject(0, (50, 0, 90, 40), is_crowd=True)]
+    known = [
+        FoundObject(0, (0, 0, 10, 10)),
+        FoundObject(1, (20, 20, 30, 30)),
+        FoundObject(0, (50, 0, 90, 40), is_crowd=True),
+    ]
     right = FoundObject(0, (0, 0, 10, 9), 0.9)
     assert count_errors([right], known) == pytest.approx(1 / 3)  # one of two is missed
     assert count_errors([right, FoundObject(1, (21, 20, 30, 30), 0.8)], known) == 0.0

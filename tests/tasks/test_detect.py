@@ -82,7 +82,7 @@ def pictures(tmp_path: Path) -> Path:
 
 
 def test_a_run_leaves_numbers_pictures_and_a_model(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
-    first, last = evaluations(run)
+    _, last = evaluations(run)
     assert {"box_ap", "box_ap50", "box_ar100", "mask_ap", "mask_ap75"} <= last.keys()
     assert losses(run)[4] < losses(run)[1]
     train = next(record for record in run.read_metrics() if record["kind"] == "train")
@@ -204,7 +204,10 @@ def test_crowds_teach_nothing() -> None:
     [
         (("detector.anchor_sizes=[8, 16]",), "anchor_sizes"),
         (("evaluation.image_size=64",), "whole images are measured"),
-        (("model=resmlp_s12", "model.settings={patch_size: 8, dim: 16, depth: 2}", "view.short_side=96"), "takes images"),
+        (
+            ("model=resmlp_s12", "model.settings={patch_size: 8, dim: 16, depth: 2}", "view.short_side=96"),
+            "takes images",
+        ),
     ],
 )
 def test_what_cannot_be_is_told_in_a_line(words: tuple[str, ...], message: str, tmp_path: Path) -> None:

@@ -33,7 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="images, folders of them, or - for paths on stdin, one a line; trunk=PLACE says where a pack's trunk is, "
         "init=FILE gives weights to a model by name",
     )
-    parser.add_argument("--top", type=_at_least(1), default=5, help="classes or objects told of each image (default: 5)")
+    parser.add_argument(
+        "--top", type=_at_least(1), default=5, help="classes or objects told of each image (default: 5)"
+    )
     parser.add_argument("--batch-size", type=_at_least(1), default=32, help="images at a time (default: 32)")
     parser.add_argument("--workers", type=_at_least(0), help="processes that read images (default: by the device)")
     parser.add_argument("--device", default="auto", help="cpu, cuda, mps (default: the best there is)")

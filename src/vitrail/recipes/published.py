@@ -12,7 +12,19 @@ from functools import cache
 from itertools import groupby
 
 from vitrail.models.figures import Published, find_figure
-from vitrail.recipes import beit, cait, deit, deit3, dino, mask_rcnn, patchconvnet, resmlp, resnet, three_things, transfer
+from vitrail.recipes import (
+    beit,
+    cait,
+    deit,
+    deit3,
+    dino,
+    mask_rcnn,
+    patchconvnet,
+    resmlp,
+    resnet,
+    three_things,
+    transfer,
+)
 from vitrail.settings.image_recipe import ImageRecipe
 from vitrail.settings.recipe import Recipe
 from vitrail.settings.text import stage_of

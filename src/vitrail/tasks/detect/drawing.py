@@ -18,12 +18,16 @@ _GAP = 8
 
 
 def draw_objects(
-    image: Image.Image, objects: Sequence[FoundObject], *, classes: Sequence[str], colours: Sequence[tuple[int, int, int]]
+    image: Image.Image,
+    objects: Sequence[FoundObject],
+    *,
+    classes: Sequence[str],
+    colours: Sequence[tuple[int, int, int]],
 ) -> Image.Image:
     """The image with objects over it, in the colours of their classes; small ones are enlarged, large ones shrunk."""
     longest = max(image.size)
     factor = min(max(1.0, _SMALLEST / longest), _LARGEST / longest)
-    size = tuple(max(1, round(side * factor)) for side in image.size)
+    size = max(1, round(image.width * factor)), max(1, round(image.height * factor))
     pixels = np.asarray(image.convert("RGB").resize(size, Image.Resampling.BICUBIC), dtype=np.float32).copy()
     for one in objects:
         if one.mask is not None:

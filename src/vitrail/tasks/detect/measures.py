@@ -36,7 +36,10 @@ def _measures(kind: str, names: tuple[str, ...]) -> tuple[Measure, ...]:
 _FIRST = ("ap", "ap50")
 _OTHERS = tuple(name for name in _WORDS if name not in _FIRST)
 MEASURES = tuple(
-    measure for names in (_FIRST[:1], _FIRST[1:], _OTHERS) for kind in ("box", "mask") for measure in _measures(kind, names)
+    measure
+    for names in (_FIRST[:1], _FIRST[1:], _OTHERS)
+    for kind in ("box", "mask")
+    for measure in _measures(kind, names)
 )
 LOSSES = tuple(
     Measure(name, name, unit="", is_higher_better=False, digits=4, chart="Parts of the loss")

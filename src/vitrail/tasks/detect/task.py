@@ -17,7 +17,6 @@ from vitrail.data.sampler import Sampler
 from vitrail.heads.mask_rcnn import Detector, DetectorSettings
 from vitrail.inference.passes import Passes
 from vitrail.inference.trained import Trained
-from vitrail.models.contract import Model
 from vitrail.pages.frame import PageSection
 from vitrail.settings.recipe import Recipe
 from vitrail.settings.text import change
