@@ -97,7 +97,7 @@ def test_steps_at_milestones() -> None:  # the x3 schedule of detection: a tenth
     assert rates == pytest.approx([1e-4, 1e-4, 1e-5, 1e-5, 1e-6, 1e-6, 1e-6])
     for wrong in ({"milestones": (33.0, 27.0)}, {"milestones": (27.0,), "decay_epochs": 3.0}):
         with pytest.raises(ValueError, match="milestones"):
-            ScheduleSettings(kind="step", **wrong)  # type: ignore[arg-type]
+            ScheduleSettings(kind="step", **wrong)
     other = ScheduleSettings(kind="cosine", milestones=(3.0,))
     assert "milestones" in other.unused()
     assert other.build(lr=1.0, steps_per_epoch=1, total_steps=9).lr.at(8) < 0.1
