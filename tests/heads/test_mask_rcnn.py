@@ -109,6 +109,16 @@ def test_every_family_learns_and_answers(family: str, head: str) -> None:
         assert (one.masks is None) == (head == "faster_rcnn")
 
 
+@pytest.mark.parametrize("patch_size", [4, 8, 16])
+@pytest.mark.parametrize("pyramid", ["blocks", "chained", "simple"])
+def test_levels_have_the_strides_that_boxes_are_read_by(pyramid: str, patch_size: int) -> None:
+    trunk = create_model("patchconvnet_s20", dim=16, depth=4, patch_size=patch_size, image_size=64, num_classes=0)
+    model = Detector(trunk, DetectorSettings(**{**vars(SMALL), "pyramid": pyramid}))
+    assert model.pyramid.strides == (4.0, 8.0, 16.0, 32.0)
+    maps = model.feature_maps(torch.zeros(1, 3, 64, 96))
+    assert [tuple(level.shape[-2:]) for level in maps.values()] == [(16, 24), (8, 12), (4, 6), (2, 3), (1, 2)]
+
+
 def test_it_is_torchvisions_mask_rcnn() -> None:
     """With the same weights and one image, torchvision's own model says and costs the same."""
     model = detector().eval()

@@ -71,7 +71,7 @@ def test_all_numbers_are_those_of_pycocotools() -> None:
         known = [value for value in found.by_class[kind] if value is not None]
         assert found.by_class[kind][2] is None
         assert np.mean(known) == pytest.approx(wanted[0], abs=1e-9)
-    assert [key for key, _ in measures_in(found.numbers)][:2] == ["box_ap", "box_ap50"]
+    assert [key for key, _ in measures_in(found.numbers)][:3] == ["box_ap", "mask_ap", "box_ap50"]
 
 
 def test_no_answers_are_worth_nothing() -> None:

@@ -82,7 +82,7 @@ def pictures(tmp_path: Path) -> Path:
 
 
 def test_a_run_leaves_numbers_pictures_and_a_model(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
-    first, last = evaluations(run)
+    _, last = evaluations(run)
     assert {"box_ap", "box_ap50", "box_ar100", "mask_ap", "mask_ap75"} <= last.keys()
     assert losses(run)[4] < losses(run)[1]
     train = next(record for record in run.read_metrics() if record["kind"] == "train")

@@ -28,6 +28,7 @@ from vitrail.models.contract import Model
 
 HEADS = ("mask_rcnn", "faster_rcnn")
 _RATIOS = (0.5, 1.0, 2.0)  # height over width of the anchors
+_SCALES = {4: 1.0, 8: 2.0}  # of the finest level over the map of small patches: strides are 4, 8, 16 and 32 pixels
 _NUM_LEVELS = 5  # four of the pyramid, and one that is pooled
 _LEVELS = ("0", "1", "2", "3")  # that boxes are read from, as the FPN names them
 
@@ -117,7 +118,12 @@ class Detector(AroundTrunk):
             trunk, DetectorConfig(trunk_family=trunk.family, trunk_name=trunk.name, trunk=trunk.config, head=settings)
         )
         channels = settings.channels
-        self.pyramid = Pyramid(trunk, PyramidSettings(kind=settings.pyramid, channels=channels, norm="layer"))
+        self.pyramid = Pyramid(
+            trunk,
+            PyramidSettings(
+                kind=settings.pyramid, channels=channels, norm="layer", scale=_SCALES.get(trunk.patch_size, 4.0)
+            ),
+        )
         freeze_unread(trunk, self.pyramid)
         self.fpn = FeaturePyramidNetwork(list(self.pyramid.channels), channels, extra_blocks=LastLevelMaxPool())
         self.rpn = make_proposals(settings)

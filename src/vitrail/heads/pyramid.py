@@ -27,14 +27,15 @@ class PyramidSettings(CheckedSettings):
     kind: str = "blocks"
     blocks: tuple[int, ...] | None = None  # the four blocks, counted from 0; None: 3, 5, 7, 11 of 12 in proportion
     channels: int = 256  # width of each level of the simple pyramid; others keep the trunk's
-    norm: str = (
-        "batch"  # normalisation on the way to the finest level, but for the simple pyramid, which has layer norm
-    )
+    norm: str = "batch"  # on the way to the finest level, but for the simple pyramid, which has layer norm
+    scale: float = SCALES[0]  # side of the finest level over that of the trunk's map; each further one has half of it
 
     def __post_init__(self) -> None:
         self.check_choice("kind", KINDS)
         self.check_choice("norm", NORMS)
         self.check_counts("channels")
+        if self.scale not in SCALES[:3]:
+            raise ValueError(f"scale must be 4, 2 or 1, not {self.scale}")
         if self.blocks is not None:
             object.__setattr__(self, "blocks", tuple(self.blocks))
             if self.kind != "blocks":
@@ -55,11 +56,11 @@ class Pyramid(nn.Module):
         settings = settings or PyramidSettings()
         self.settings = settings
         self.levels: tuple[int, ...] = ()
-        scales: tuple[float, ...] = SCALES
+        scales = tuple(settings.scale / SCALES[0] * scale for scale in SCALES)
         if settings.kind == "blocks":
             self.levels, maps = choose_levels(trunk, settings.blocks)
             is_staged = len({stride for _, stride in maps}) > 1
-            scales = (1.0,) * len(SCALES) if is_staged else SCALES
+            scales = (1.0,) * len(SCALES) if is_staged else scales
         else:
             maps = look_at_levels(trunk, ()) * len(SCALES)
         is_simple = settings.kind == "simple"
@@ -78,7 +79,7 @@ class Pyramid(nn.Module):
     def forward(self, features: Features) -> tuple[Tensor, ...]:
         """The levels, finest first, each [batch, channels, height, width], of what the trunk said at `levels`."""
         maps = features.levels if self.levels else (features.patches,) * len(self.steps)
-        if self.settings.kind == "chained":
+        if self.settings.kind == "chained" and self.settings.scale == SCALES[0]:
             finest, *others = self.steps
             levels = [step(values) for step, values in zip(others, maps[1:], strict=True)]
             return finest(levels[0]), *levels
@@ -135,7 +136,7 @@ def _level(dim: int, scale: float, settings: PyramidSettings) -> nn.Module:
         norm = nn.BatchNorm2d(dim) if settings.norm == "batch" else ChannelsFirstLayerNorm(dim, eps=EPSILON)
         first = () if settings.kind == "chained" else (_double(dim, dim),)
         return nn.Sequential(*first, norm, nn.GELU(), _double(dim, dim))
-    return _double(dim, dim) if scale == 2.0 else _same_or_half(scale)
+    return _double(dim, dim) if scale == 2.0 else _same_or_less(scale)
 
 
 def _simple_level(dim: int, *, scale: float, channels: int) -> nn.Module:
@@ -144,7 +145,7 @@ def _simple_level(dim: int, *, scale: float, channels: int) -> nn.Module:
         norm = ChannelsFirstLayerNorm(dim // 2, eps=EPSILON)
         steps = [_double(dim, dim // 2), norm, nn.GELU(), _double(dim // 2, dim // 4)]
     else:
-        steps = [_double(dim, dim // 2) if scale == 2.0 else _same_or_half(scale)]
+        steps = [_double(dim, dim // 2) if scale == 2.0 else _same_or_less(scale)]
     width = {4.0: dim // 4, 2.0: dim // 2}.get(scale, dim)
     for before, side in ((width, 1), (channels, 3)):
         steps.append(nn.Conv2d(before, channels, side, padding=side // 2, bias=False))
@@ -156,5 +157,5 @@ def _double(before: int, after: int) -> nn.Module:
     return nn.ConvTranspose2d(before, after, 2, stride=2)
 
 
-def _same_or_half(scale: float) -> nn.Module:
-    return nn.Identity() if scale == 1.0 else nn.MaxPool2d(2, ceil_mode=True)
+def _same_or_less(scale: float) -> nn.Module:
+    return nn.Identity() if scale == 1.0 else nn.MaxPool2d(round(1.0 / scale), ceil_mode=True)

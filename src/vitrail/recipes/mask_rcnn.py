@@ -39,7 +39,7 @@ def mask_rcnn(size: str) -> Recipe:
 
 
 def detect_small() -> Recipe:
-    """Mask R-CNN on a small PatchConvNet, for pictures of shapes at 128 pixels: to see it all work on a laptop.
+    """Mask R-CNN on a small PatchConvNet, for pictures of shapes, on a laptop.
 
     Command: vitrail train detect_small out=runs/detect_small
     Cost: about half an hour on two cores.

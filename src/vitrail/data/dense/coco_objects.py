@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from vitrail.data.contract import Note
-from vitrail.data.dense.dense_sources import DenseOpening, DetectionSource, divide
+from vitrail.data.dense.dense_sources import DenseOpening, DetectionSource
 from vitrail.data.dense.faults import FaultList
 from vitrail.data.dense.packed_objects import ObjectFiles, ObjectRow, PackedObjects
 from vitrail.data.dense.run_lengths import check_runs, parse_text
@@ -25,8 +25,8 @@ _MIN_RING = 6  # numbers of a triangle
 def open_coco(root: Path, *, name: str, opening: DenseOpening) -> DetectionSource:
     """The objects of `annotations/instances_SPLIT*.json`, `SPLIT/_annotations.coco.json` or their like below a folder.
 
-    Images lie in a folder of the split's name, in `images`, or beside the file. A single file, or the path of one, is
-    divided into train and val.
+    Images lie in a folder of the split's name, in `images`, or beside the file. Where there is no file for val, as for
+    the path of a single one, it is taken from train.
     """
     files, faults = _find_files(root), opening.make_faults()
     place = root.parent if root.is_file() else root
@@ -38,14 +38,10 @@ def open_coco(root: Path, *, name: str, opening: DenseOpening) -> DetectionSourc
     has_masks = all(bool(file.objects.has_outline.all()) for file in read.values())
     notes = [*faults.notes, *(note for file in read.values() for note in file.note_outlines(has_masks=has_masks))]
     sets = [file.make_set(place, split=split, name=name, has_masks=has_masks) for split, file in read.items()]
-    parts: list[Any] = list(sets)
-    if len(sets) == 1:
-        divided, split_notes = divide(first.names, opening)
-        parts = [DetectionSource.pick(sets[0], indices, split=split) for split, indices in divided.items()]
-        notes += split_notes
+    parts, split_notes = DetectionSource.complete(sets, opening)
     classes = tuple(first.categories.values())
     return DetectionSource(
-        parts, classes=classes, has_masks=has_masks, category_ids=tuple(first.categories), notes=notes
+        parts, classes=classes, has_masks=has_masks, category_ids=tuple(first.categories), notes=[*notes, *split_notes]
     )
 
 
@@ -186,6 +182,9 @@ def _read_row(annotation: Mapping[str, Any], *, label: int, size: tuple[int, int
         counts = outline["counts"]
         runs = check_runs(parse_text(counts) if isinstance(counts, (str, bytes)) else counts, size)
     else:
+        odd = next((len(ring) for ring in outline if len(ring) % 2), None)
+        if odd is not None:
+            raise ValueError(f"a polygon has {odd} numbers: they come in pairs")
         rings = [np.array(ring, dtype=np.float64).reshape(-1, 2) for ring in outline if len(ring) >= _MIN_RING]
         if not all(np.isfinite(ring).all() for ring in rings):
             raise ValueError("a corner of its polygon is no number")

@@ -17,7 +17,7 @@ from vitrail.data.dense.contract import (
 from vitrail.data.dense.faults import FaultList
 from vitrail.data.dense.palette import make_colours
 from vitrail.data.splits import complete
-from vitrail.data.stored import OpenedSource, Subset
+from vitrail.data.stored import FileDataset, OpenedSource, Subset
 
 SomeSet = TypeVar("SomeSet", SegmentationSet, DetectionSet)
 
@@ -90,6 +90,22 @@ class DenseSource(OpenedSource, Generic[SomeSet]):
         part.split = split or dataset.split
         return cast(SomeSet, part)
 
+    @classmethod
+    def complete(cls, datasets: Sequence[SomeSet], opening: DenseOpening) -> tuple[list[SomeSet], list[Note]]:
+        """The splits, with a val taken from train's files where there is none, and the note that says so."""
+        train = next((dataset for dataset in datasets if dataset.split == "train"), None)
+        if any(dataset.split == "val" for dataset in datasets) or train is None or opening.val_share == 0:
+            return list(datasets), []
+        names = cast(FileDataset, train).paths
+        splits, notes = complete(None, names=names, labels=None, share=opening.val_share, seed=opening.seed)
+        parts = []
+        for split in ("train", "val"):
+            indices = np.flatnonzero(splits == split)
+            if len(indices):
+                parts.append(cls.pick(train, indices, split=split))
+        parts.extend(dataset for dataset in datasets if dataset.split != "train")
+        return parts, notes
+
 
 class SegmentationSource(DenseSource[SegmentationSet]):
     """Images with masks in one place, with all splits."""
@@ -127,12 +143,3 @@ class DetectionSource(DenseSource[DetectionSet]):
         super().__init__(datasets, classes=classes, notes=notes)
         self.has_masks = has_masks
         self.category_ids = tuple(range(1, len(classes) + 1)) if category_ids is None else tuple(category_ids)
-
-
-def divide(names: Sequence[str], opening: DenseOpening) -> tuple[dict[str, np.ndarray], list[Note]]:
-    """Places of the samples of train and of a val that is taken from it, the same on every machine, and the note of it.
-
-    `names` holds a name for each sample that does not depend on where the data lies.
-    """
-    splits, notes = complete(None, names=names, labels=None, share=opening.val_share, seed=opening.seed)
-    return {split: np.flatnonzero(splits == split) for split in ("train", "val") if (splits == split).any()}, notes

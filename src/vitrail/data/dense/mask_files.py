@@ -121,7 +121,7 @@ def _as_values(stored: np.ndarray) -> np.ndarray:
         stored = stored[..., 0]
     if stored.dtype.itemsize > 2:  # Pillow's way to give 16 bits
         stored = stored.astype(np.uint16)
-    return stored.view(np.uint8) if stored.dtype == np.bool_ else stored
+    return stored.astype(np.uint8) if stored.dtype == np.bool_ else stored
 
 
 def _as_colours(stored: np.ndarray) -> np.ndarray:

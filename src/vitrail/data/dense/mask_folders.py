@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from vitrail.data.dense.contract import IGNORED, Colour, SegmentationSet
-from vitrail.data.dense.dense_sources import DenseOpening, SegmentationSource, divide
+from vitrail.data.dense.contract import IGNORED, Colour
+from vitrail.data.dense.dense_sources import DenseOpening, SegmentationSource
 from vitrail.data.dense.mask_files import MaskCode, read_stored
 from vitrail.data.dense.mask_pairs import MaskPairs, find_pair_folders, open_pair_folders
 from vitrail.data.stored import printable
@@ -47,21 +47,14 @@ def open_pairs(root: Path, *, opening: DenseOpening) -> SegmentationSource:
     faults = opening.make_faults()
     table = _find_table(root)
     code, classes, colours = _make_code(table, path=root) if table is not None else (MaskCode({}), (), None)
-    sets: list[MaskPairs] = [
+    sets = [
         open_pair_folders(root, pair, split or "train", name=name, code=code, faults=faults)
         for split, pair in folders.items()
     ]
     if table is None:
         raise ValueError(_describe_missing(root, sets[0]))
-    notes = faults.notes
-    parts: list[SegmentationSet] = list(sets)
-    if "val" not in folders:
-        train = sets[0]
-        divided, split_notes = divide(train.paths, opening)
-        notes += split_notes
-        parts = [SegmentationSource.pick(train, indices, split=split) for split, indices in divided.items()]
-        parts += sets[1:]
-    return SegmentationSource(parts, classes=classes, colours=colours, notes=notes)
+    parts, notes = SegmentationSource.complete(sets, opening)
+    return SegmentationSource(parts, classes=classes, colours=colours, notes=[*faults.notes, *notes])
 
 
 def _describe_missing(root: Path, pairs: MaskPairs) -> str:

@@ -1,7 +1,7 @@
 """Image files with masks in other files: pairs by name, in any of the layouts that people have."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,17 +10,15 @@ import numpy as np
 from vitrail.data.decode import BrokenImageError
 from vitrail.data.dense.contract import SegmentationSet
 from vitrail.data.dense.faults import FaultList
+from vitrail.data.dense.image_files import list_folders, list_images, splits_in
 from vitrail.data.dense.mask_files import MaskCode
 from vitrail.data.regular_files import read_regular_file
-from vitrail.data.sources.folder import EXTENSIONS
-from vitrail.data.sources.folder import IGNORED as LEFT_BEHIND
-from vitrail.data.splits import ALIASES, SPLITS, canonical, in_order
+from vitrail.data.splits import in_order
 from vitrail.data.stored import FileDataset, PackedStrings, printable
 
 MASK_ENDING = ".png"
 _MASK_WORDS = ("masks", "annotations", "labels", "annot", "mask")
 _MASK_ADDITIONS = ("", "_mask", "_masks", "_label", "_labels", "_seg", "_gt", "_L")  # behind the image's name
-_MAX_NAMED = 3
 
 
 class MaskPairs(FileDataset, SegmentationSet):
@@ -67,10 +65,10 @@ def find_pair_folders(root: Path) -> dict[str, PairFolders]:
     Known are images/ and masks/; both below train/, val/ and test/; train/, val/ and test/ below both; and train/
     beside trainannot/. Masks may also lie in annotations/ or labels/.
     """
-    folders = _list_folders(root)
+    folders = list_folders(root)
     for word in _MASK_WORDS:
         if {"images", word} <= folders:
-            of_images, of_masks = _splits_in(root / "images"), _splits_in(root / word)
+            of_images, of_masks = splits_in(root / "images"), splits_in(root / word)
             if of_images and of_masks:
                 common = {split for split in of_images if split in of_masks}
                 return {
@@ -78,10 +76,10 @@ def find_pair_folders(root: Path) -> dict[str, PairFolders]:
                     for split in in_order(common)
                 }
             return {"": PairFolders("images", word)}
-    splits = _splits_in(root)
+    splits = splits_in(root)
     found: dict[str, PairFolders] = {}
     for split, folder in splits.items():
-        inner = _list_folders(root / folder)
+        inner = list_folders(root / folder)
         for word in _MASK_WORDS:
             if {"images", word} <= inner:
                 found.setdefault(split, PairFolders(f"{folder}/images", f"{folder}/{word}"))
@@ -101,10 +99,10 @@ def open_pair_folders(
 
 def pair_files(root: Path, folders: PairFolders, faults: FaultList) -> tuple[list[str], list[str]]:
     """Images and their masks, relative to the root, in the order of their names; what has no partner is a fault."""
-    masks = {os.path.splitext(path)[0]: path for path in _list_files(root / folders.masks, (MASK_ENDING,))}
-    others = {os.path.splitext(path)[0]: path for path in _list_files(root / folders.masks, EXTENSIONS)}
+    masks = {os.path.splitext(path)[0]: path for path in list_images(root / folders.masks, (MASK_ENDING,))}
+    others = {os.path.splitext(path)[0]: path for path in list_images(root / folders.masks)}
     images, paired, missing, used = [], [], [], set()
-    for path in _list_files(root / folders.images, EXTENSIONS):
+    for path in list_images(root / folders.images):
         stem = os.path.splitext(path)[0]
         mask = next((stem + added for added in _MASK_ADDITIONS if stem + added in masks), None)
         if mask is None:
@@ -121,40 +119,7 @@ def pair_files(root: Path, folders: PairFolders, faults: FaultList) -> tuple[lis
             faults.report("image without mask", place, f"its mask {folders.masks}/{printable(other)} is no PNG")
     for stem in sorted(set(masks) - used):
         place = printable(str(root / folders.masks / masks[stem]))
-        faults.report("mask without image", place, f"no image of its name in {folders.images}")
+        faults.note("mask without image", place, f"no image of its name in {folders.images}")
     if not images:
         raise ValueError(f"no images with masks in {printable(str(root / folders.images))} and {folders.masks}")
     return images, paired
-
-
-def _list_folders(root: Path) -> set[str]:
-    try:
-        with os.scandir(root) as entries:
-            return {entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir()}
-    except OSError:
-        return set()
-
-
-def _splits_in(root: Path) -> dict[str, str]:
-    """Split -> its folder."""
-    found: dict[str, str] = {}
-    for folder in sorted(_list_folders(root)):
-        if folder.lower() in (*SPLITS, *ALIASES):
-            if canonical(folder) in found:
-                raise ValueError(f"the folders {found[canonical(folder)]} and {folder} in {root} mean one split")
-            found[canonical(folder)] = folder
-    return found
-
-
-def _list_files(root: Path, endings: tuple[str, ...]) -> list[str]:
-    """Files of these endings at any depth, relative to the root, sorted."""
-    return sorted(_walk(root, endings))
-
-
-def _walk(root: Path, endings: tuple[str, ...]) -> Iterator[str]:
-    for folder, folders, files in os.walk(root):
-        folders[:] = [name for name in folders if not name.startswith(".") and name.lower() not in LEFT_BEHIND]
-        inside = os.path.relpath(folder, root)
-        for name in files:
-            if name.lower().endswith(endings) and not name.startswith("."):
-                yield name if inside == "." else f"{inside}/{name}".replace(os.sep, "/")

@@ -171,18 +171,45 @@ def _open_coco(name: str, rest: str, opening: DenseOpening) -> DetectionSource:
     return open_coco(_root(name, rest), name=name, opening=opening)
 
 
+def _open_yolo(name: str, rest: str, opening: DenseOpening) -> DetectionSource:
+    from vitrail.data.dense.yolo_objects import open_yolo
+
+    if not rest:
+        raise ValueError("yolo needs the folder that holds data.yaml or classes.txt: yolo:FOLDER")
+    return open_yolo(Path(rest).expanduser(), name=name, opening=opening)
+
+
+def _open_voc_objects(name: str, rest: str, opening: DenseOpening) -> DetectionSource:
+    from vitrail.data.dense.voc_objects import open_voc_objects
+
+    return open_voc_objects(_root(name, rest), name=name, opening=opening)
+
+
 def _open_plain_objects(path: Path, opening: DenseOpening) -> DetectionSource:
-    return _open_coco("coco", str(path), opening)
+    """Whichever kind a folder or a file looks like."""
+    from vitrail.data.dense.yolo_objects import YOLO_TABLES
+
+    if path.suffix == ".json" or any(path.glob("**/*.json")):
+        kind = "coco"
+    elif path.suffix in (".yaml", ".yml") or any((path / table).exists() for table in YOLO_TABLES):
+        kind = "yolo"
+    elif any(path.glob("**/*.xml")):
+        kind = "voc"
+    else:
+        raise ValueError(
+            f"{path} has no annotations of objects: looked for COCO's JSON, YOLO's data.yaml or classes.txt, VOC's XML"
+        )
+    return DETECTION_KINDS[kind](kind, str(path), opening)
 
 
 # What may stand before the colon -> what opens it, given the name, the text after the colon and the settings.
 SEGMENTATION_KINDS: Mapping[str, Callable[[str, str, DenseOpening], SegmentationSource]] = MappingProxyType(
     {
         "pairs": _open_pairs,
-        "camvid": _open_masks,
+        **dict.fromkeys(("camvid", "ade20k", "cityscapes", "voc"), _open_masks),
         "shapes": _open_shapes_masks,
     }
 )
 DETECTION_KINDS: Mapping[str, Callable[[str, str, DenseOpening], DetectionSource]] = MappingProxyType(
-    {"coco": _open_coco, "shapes": _open_shapes_objects}
+    {"coco": _open_coco, "yolo": _open_yolo, "voc": _open_voc_objects, "shapes": _open_shapes_objects}
 )

@@ -16,7 +16,7 @@ from vitrail.tasks.detect.found_objects import FoundObject, to_found
 class ImageAnswer(NamedTuple):
     """What was found in one image."""
 
-    index: int  # its place in the data set
+    place: int  # in the data set
     size: tuple[int, int]  # height and width as it is stored
     objects: tuple[FoundObject, ...]  # the most probable first
 

@@ -21,7 +21,7 @@ class ImageTruth(NamedTuple):
     annotations: tuple[Record, ...]  # of its objects; their ids are given when all are put together
 
 
-class Scores(NamedTuple):
+class CocoScores(NamedTuple):
     """What answers are worth."""
 
     numbers: dict[str, float]  # by key, in percent; a number that needs objects which are not there is left out
@@ -54,7 +54,8 @@ def decode_mask(packed: Mapping[str, Any]) -> np.ndarray:
 
 def join_truth(truths: Iterable[ImageTruth], *, classes: Sequence[str], category_ids: Sequence[int]) -> dict[str, Any]:
     """A COCO data set of what is known of images."""
-    images, annotations = [], []
+    images: list[dict[str, Any]] = []
+    annotations: list[dict[str, Any]] = []
     for truth in truths:
         images.append(dict(truth.image))
         for annotation in truth.annotations:
@@ -63,7 +64,7 @@ def join_truth(truths: Iterable[ImageTruth], *, classes: Sequence[str], category
     return {"info": {}, "images": images, "annotations": annotations, "categories": categories}
 
 
-def score(truth: dict[str, Any], results: Sequence[Record], *, has_masks: bool) -> Scores:
+def score(truth: dict[str, Any], results: Sequence[Record], *, has_masks: bool) -> CocoScores:
     """What COCO results are worth beside a COCO data set."""
     numbers: dict[str, float] = {}
     by_class: dict[str, list[float | None]] = {}
@@ -71,7 +72,7 @@ def score(truth: dict[str, Any], results: Sequence[Record], *, has_masks: bool) 
         found, average = _score_kind(truth, results, kind=kind)
         numbers |= {f"{kind}_{name}": value for name, value in found}
         by_class[kind] = average
-    return Scores(numbers, by_class)
+    return CocoScores(numbers, by_class)
 
 
 def _score_kind(
@@ -107,8 +108,9 @@ def _mean(precision: np.ndarray) -> float | None:
 
 
 def measures_in(numbers: Mapping[str, float]) -> Iterator[tuple[str, float]]:
-    """The numbers in COCO's order; average precision, which others are shown beside, is 0 where nothing is known."""
-    for kind in _KINDS:
-        for name in NUMBERS:
-            if f"{kind}_{name}" in numbers:
-                yield f"{kind}_{name}", numbers[f"{kind}_{name}"]
+    """The numbers, those of boxes and masks by turns; the first is there even where no object is known."""
+    yield "box_ap", numbers.get("box_ap", 0.0)
+    for name in NUMBERS:
+        for kind in _KINDS:
+            if (key := f"{kind}_{name}") in numbers and key != "box_ap":
+                yield key, numbers[key]

@@ -125,7 +125,7 @@ def answer_with_objects(
     found = ask(model, loader.epoch(0), normalize=trained.normalize, device=passes.device, dtype=passes.dtype)
     for answer in found:
         yield ObjectsAnswer(
-            data.locate(answer.index), answer.index, answer.size, answer.objects, trained.class_names, top
+            data.locate(answer.place), answer.place, answer.size, answer.objects, trained.class_names, top
         )
 
 
@@ -162,7 +162,7 @@ def keep_objects(
 
 
 def _yolo_lines(answer: ObjectsAnswer) -> Iterator[str]:
-    """A line for each object: its class, the centre, width and height of its box as parts of the image, and how sure."""
+    """A line for each object: class, centre, width and height of the box as parts of the image, and probability."""
     height, width = answer.size
     for one in answer.objects:
         left, top, right, bottom = one.box

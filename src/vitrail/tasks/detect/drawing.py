@@ -27,7 +27,7 @@ def draw_objects(
     """The image with objects over it, in the colours of their classes; small ones are enlarged, large ones shrunk."""
     longest = max(image.size)
     factor = min(max(1.0, _SMALLEST / longest), _LARGEST / longest)
-    size = tuple(max(1, round(side * factor)) for side in image.size)
+    size = max(1, round(image.width * factor)), max(1, round(image.height * factor))
     pixels = np.asarray(image.convert("RGB").resize(size, Image.Resampling.BICUBIC), dtype=np.float32).copy()
     for one in objects:
         if one.mask is not None:

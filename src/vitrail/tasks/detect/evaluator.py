@@ -14,9 +14,9 @@ from vitrail.data.loader import Loader
 from vitrail.storage import write_json
 from vitrail.tasks.contract import Evaluator
 from vitrail.tasks.detect.asking import ImageAnswer, ask
-from vitrail.tasks.detect.coco_measures import ImageTruth, Scores, join_truth, measures_in, score
+from vitrail.tasks.detect.coco_measures import CocoScores, ImageTruth, join_truth, measures_in, score
 from vitrail.tasks.detect.drawing import draw_objects, draw_pairs, write_picture
-from vitrail.tasks.detect.found_objects import FoundObject, count_errors, known_objects, read_truth
+from vitrail.tasks.detect.found_objects import count_errors, known_objects, read_truth
 
 if TYPE_CHECKING:
     from vitrail.tasks.detect.task import Detect
@@ -37,7 +37,7 @@ class DetectionEvaluator(Evaluator):
         self.task, self.loader = task, loader
         self.dataset: DetectionSet = task.data.val
         self._truths: dict[int, ImageTruth] = {}  # by the image's place: read once
-        self._scores: Scores | None = None
+        self._scores: CocoScores | None = None
         self._worst: list[ImageAnswer] = []
 
     def measure(self, model: nn.Module) -> Iterator[tuple[str, float]]:
@@ -55,27 +55,27 @@ class DetectionEvaluator(Evaluator):
             )
         )
         for answer in answers:
-            if answer.index not in self._truths:
-                truth = read_truth(self.dataset, answer.index, category_ids=data.category_ids)
-                self._truths[answer.index] = truth
-        known = {answer.index: self._truths[answer.index] for answer in answers}
+            if answer.place not in self._truths:
+                truth = read_truth(self.dataset, answer.place, category_ids=data.category_ids)
+                self._truths[answer.place] = truth
+        known = {answer.place: self._truths[answer.place] for answer in answers}
         parts = site.world.gather((answers, known))
         scores = self._judge(parts) if site.world.is_main else None
         self._scores = site.world.share(scores)
         assert self._scores is not None
         yield from measures_in(self._scores.numbers)
 
-    def _judge(self, parts: Sequence[tuple[list[ImageAnswer], dict[int, ImageTruth]]]) -> Scores:
+    def _judge(self, parts: Sequence[tuple[list[ImageAnswer], dict[int, ImageTruth]]]) -> CocoScores:
         data = self.task.data
-        answers = sorted((answer for found, _ in parts for answer in found), key=lambda answer: answer.index)
+        answers = sorted((answer for found, _ in parts for answer in found), key=lambda answer: answer.place)
         truths = {index: truth for _, known in parts for index, truth in known.items()}
         results = [
-            one.result(image_id=self.dataset.image_id(answer.index), category_ids=data.category_ids)
+            one.result(image_id=self.dataset.image_id(answer.place), category_ids=data.category_ids)
             for answer in answers
             for one in answer.objects
         ]
         truth = join_truth(
-            (truths[answer.index] for answer in answers), classes=data.classes, category_ids=data.category_ids
+            (truths[answer.place] for answer in answers), classes=data.classes, category_ids=data.category_ids
         )
         self._worst = self._find_worst(answers)
         return score(truth, results, has_masks=self.task.has_masks)
@@ -83,12 +83,12 @@ class DetectionEvaluator(Evaluator):
     def _find_worst(self, answers: Sequence[ImageAnswer]) -> list[ImageAnswer]:
         """Images with the largest share of objects missed and answers that are none."""
         errors = {
-            answer.index: count_errors(
-                answer.objects, known_objects(self.dataset.read_objects(answer.index)), least=SURE
+            answer.place: count_errors(
+                answer.objects, known_objects(self.dataset.read_objects(answer.place)), least=SURE
             )
             for answer in answers
         }
-        return sorted(answers, key=lambda answer: (-errors[answer.index], answer.index))[:_NUM_WORST]
+        return sorted(answers, key=lambda answer: (-errors[answer.place], answer.place))[:_NUM_WORST]
 
     def write(self, folder: Path) -> None:
         """Leave the average precision of each class, and pictures of the worst answers beside the truth."""
@@ -100,15 +100,10 @@ class DetectionEvaluator(Evaluator):
             write_picture(folder / WORST_FILE, draw_pairs(pairs))
 
     def _draw(self, answer: ImageAnswer) -> tuple[Image.Image, Image.Image, str]:
-        image = Image.fromarray(open_image(self.dataset.read(answer.index)).pixels().permute(1, 2, 0).numpy())
-        known = known_objects(self.dataset.read_objects(answer.index))
+        image = Image.fromarray(open_image(self.dataset.read(answer.place)).pixels().permute(1, 2, 0).numpy())
+        known = known_objects(self.dataset.read_objects(answer.place))
         sure = tuple(one for one in answer.objects if one.score >= SURE)
         classes = self.task.data.classes
         colours = make_colours(len(classes))
         truth, said = (draw_objects(image, shown, classes=classes, colours=colours) for shown in (known, sure))
-        return truth, said, self.dataset.locate(answer.index)
-
-
-def boxes_of(objects: Sequence[FoundObject]) -> list[tuple[float, float, float, float]]:
-    """The boxes of objects."""
-    return [one.box for one in objects]
+        return truth, said, self.dataset.locate(answer.place)

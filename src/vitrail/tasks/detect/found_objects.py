@@ -21,7 +21,7 @@ class FoundObject:
     """One object."""
 
     label: int  # its class, from 0
-    box: tuple[float, float, float, float]  # left, top, right, bottom in pixels
+    box: tuple[float, ...]  # left, top, right, bottom in pixels
     score: float = 1.0  # probability of the class
     mask: Record | None = None  # run lengths over the whole image, as COCO has them
     is_crowd: bool = False

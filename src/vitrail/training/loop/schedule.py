@@ -48,7 +48,9 @@ class ValueSchedule:
             if self.decay_rate is not None and not 0.0 < self.decay_rate <= 1.0:
                 raise ValueError(f"decay_rate must be above 0 and at most 1, not {self.decay_rate!r}")
         elif self.decay_steps is not None or self.decay_rate is not None or self.milestones:
-            raise ValueError(f"decay_steps, decay_rate and milestones are of schedule 'step', not of {self.kind!r}")
+            raise ValueError(
+                f"decay_steps, decay_rate and milestones are settings of schedule 'step', not of {self.kind!r}"
+            )
 
     def at(self, step: int) -> float:
         """The value of a step; after the last one it stays where it ended."""
