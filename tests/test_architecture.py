@@ -118,6 +118,8 @@ KINDS = {
     *("TimmBackbone", "TimmConfig", "EmbeddingModel", "EmbeddingConfig"),
     *("FeatureModel", "FeatureConfig", "DinoModel", "DinoConfig"),
     *("MaskedModel", "Tokenizer", "TokenizerConfig"),
+    *("Detector", "DetectorConfig"),
+    *("SegmentModel", "SegmentConfig"),
 }
 WHO_MAKES_MODELS = ("models/", "heads/", "tasks/", "weights/save.py", "weights/pretrained.py")
 

@@ -9,6 +9,7 @@ import vitrail
 PACKAGE = Path(vitrail.__file__).parent
 READERS = {
     *("json.load", "json.loads", "pickle.load", "pickle.loads", "torch.load", "safe_open", "load_file"),
+    *("ElementTree.parse", "ElementTree.fromstring", "ElementTree.iterparse"),
     *("yaml.load", "yaml.safe_load", "yaml.full_load", "yaml.unsafe_load", "yaml.load_all", "yaml.safe_load_all"),
 }
 OWN_READERS = {"gallery/part_files.py": {"safe_open"}}  # it reads parts of files that are too large for memory

@@ -90,6 +90,19 @@ def test_a_constant_weight_decay_is_left_as_it_was_built() -> None:
     assert ScheduleSettings().build(lr=1.0, weight_decay=0.1, steps_per_epoch=1, total_steps=8).weight_decay is None
 
 
+def test_steps_at_milestones() -> None:  # the x3 schedule of detection: a tenth at epochs 27 and 33 of 36
+    settings = ScheduleSettings(kind="step", milestones=(27.0, 33.0), warmup_epochs=0.0)
+    schedule = settings.build(lr=1e-4, steps_per_epoch=10, total_steps=360).lr
+    rates = [schedule.at(step) for step in (0, 269, 270, 329, 330, 359, 1000)]
+    assert rates == pytest.approx([1e-4, 1e-4, 1e-5, 1e-5, 1e-6, 1e-6, 1e-6])
+    for wrong in ({"milestones": (33.0, 27.0)}, {"milestones": (27.0,), "decay_epochs": 3.0}):
+        with pytest.raises(ValueError, match="milestones"):
+            ScheduleSettings(kind="step", **wrong)
+    other = ScheduleSettings(kind="cosine", milestones=(3.0,))
+    assert "milestones" in other.unused()
+    assert other.build(lr=1.0, steps_per_epoch=1, total_steps=9).lr.at(8) < 0.1
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

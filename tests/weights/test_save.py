@@ -239,7 +239,9 @@ def test_an_embedding_without_its_settings_is_one_line(tmp_path: Path) -> None:
     config = json.loads((tmp_path / "config.json").read_text())
     config["settings"]["trunk"] = None
     (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ValueError, match="trunk and head of an embedding must be objects with their settings"):
+    with pytest.raises(
+        ValueError, match="trunk and head of a model of the family embedding must be objects with their settings"
+    ):
         load_model(tmp_path)
 
 

@@ -33,6 +33,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tokens", action="store_true", help="how alike class and distillation token are, by layer")
     parser.add_argument("--sizes", metavar="160,224,288", help="image sizes to compare")
     parser.add_argument("--crop-ratios", metavar="0.875,1.0", help="crop ratios to compare")
+    parser.add_argument("--scales", metavar="0.75,1,1.25", help="scales at which a segmentation model sees each image")
+    parser.add_argument("--flip", action="store_true", help="let a segmentation model see images mirrored too")
+    parser.add_argument("--window", type=int, metavar="512", help="side of windows that slide over images to segment")
+    parser.add_argument(
+        "--short-side", type=int, metavar="512", help="short side that images to segment are resized to"
+    )
     kinds = parser.add_mutually_exclusive_group()
     kinds.add_argument("--json", action="store_true", help="print everything as JSON: all classes, all confusions")
     kinds.add_argument("--csv", action="store_true", help="print counts, precision, recall and F1 by class as CSV")
@@ -42,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Measure, then print."""
     sources, settings = split_words([arguments.model, *arguments.settings])
     if arguments.compare:
-        for option in ("tokens", "sizes", "crop_ratios", "csv"):
+        for option in ("tokens", "sizes", "crop_ratios", "scales", "flip", "window", "short_side", "csv"):
             if getattr(arguments, option):
                 raise ValueError(f"--{option.replace('_', '-')} is for one model: leave it or --compare out")
         return compare.run(sources, settings, as_json=arguments.json)
@@ -52,7 +58,17 @@ def run(arguments: argparse.Namespace) -> int:
 
     from vitrail.inference.evaluating import evaluate
 
-    found = evaluate(source, tokens=arguments.tokens, sizes=sizes, crop_ratios=ratios, **settings)
+    found = evaluate(
+        source,
+        tokens=arguments.tokens,
+        sizes=sizes,
+        crop_ratios=ratios,
+        scales=_numbers(arguments.scales, "--scales", float),
+        flip=arguments.flip,
+        window=arguments.window,
+        short_side=arguments.short_side,
+        **settings,
+    )
     for problem in found.unread[:_NUM_NAMED]:
         print(f"left out: {problem.path} {problem.detail}", file=sys.stderr)
     if arguments.json:

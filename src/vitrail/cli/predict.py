@@ -1,4 +1,4 @@
-"""Name what images show: the most probable classes of each, one line an image."""
+"""Say what images show: the most probable classes of each, or its objects, one line an image."""
 
 import argparse
 import contextlib
@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from vitrail.inference.passes import MODEL_HELP
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from vitrail.data.quarantine import Problem
     from vitrail.tasks.contract import Answer
 
-SUMMARY = "name the classes of images"
+SUMMARY = "name the classes or objects of images"
 
 _INCOMPLETE, _NOTHING = 1, 2  # exit codes: some images, or all, could not be read
 _TRUNK = "trunk="
@@ -32,10 +33,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="images, folders of them, or - for paths on stdin, one a line; trunk=PLACE says where a pack's trunk is, "
         "init=FILE gives weights to a model by name",
     )
-    parser.add_argument("--top", type=_at_least(1), default=5, help="classes for each image (default: 5)")
+    parser.add_argument(
+        "--top", type=_at_least(1), default=5, help="classes or objects told of each image (default: 5)"
+    )
     parser.add_argument("--batch-size", type=_at_least(1), default=32, help="images at a time (default: 32)")
     parser.add_argument("--workers", type=_at_least(0), help="processes that read images (default: by the device)")
     parser.add_argument("--device", default="auto", help="cpu, cuda, mps (default: the best there is)")
+    parser.add_argument(
+        "--out", metavar="FOLDER", help="leave pictures and files of what was found: overlays, COCO JSON, YOLO text"
+    )
     kinds = parser.add_mutually_exclusive_group()
     kinds.add_argument(
         "--json", action="store_true", help="print a JSON object an image, with an error where it can't be read"
@@ -77,9 +83,10 @@ def run(arguments: argparse.Namespace) -> int:
             advance(1)
 
         passes = Passes(data, None, settings)
-        answers = find_task(trained.task).answer(
-            trained, data, passes=passes, top=arguments.top, note_unread=note_unread
-        )
+        task = find_task(trained.task)
+        answers = task.answer(trained, data, passes=passes, top=arguments.top, note_unread=note_unread)
+        if arguments.out is not None:
+            answers = task.keep(answers, trained=trained, data=data, folder=_make_folder(arguments.out))
         for answer in answers:
             writer.write(answer)
             advance(1)
@@ -87,6 +94,16 @@ def run(arguments: argparse.Namespace) -> int:
     if num_unread == len(paths):
         return _NOTHING
     return _INCOMPLETE if num_unread else 0
+
+
+def _make_folder(place: str) -> Path:
+    """The folder, which is made if need be."""
+    folder = Path(place).expanduser()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"cannot write to {place}: {error.strerror}") from None
+    return folder
 
 
 def _at_least(least: int) -> Callable[[str], int]:

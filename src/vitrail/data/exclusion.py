@@ -22,9 +22,15 @@ def leave_out(dataset: Dataset, listing: str | Path, *, source: Source | None = 
     is relative, the folder that it names is still there. If the source is given, its other splits are looked through
     before the error.
     """
+    kept = find_kept(dataset, listing, source=source)
+    return dataset if kept is None else Subset(dataset, kept)
+
+
+def find_kept(dataset: Dataset, listing: str | Path, *, source: Source | None = None) -> np.ndarray | None:
+    """The indices of the samples that `leave_out` keeps; None where those are all."""
     listed = _read_listing(Path(listing))
     if not listed:
-        return dataset
+        return None
     place = _resolver()
     kept = _find_kept(dataset, listed, place)
     if len(kept) == len(dataset):
@@ -32,10 +38,10 @@ def leave_out(dataset: Dataset, listing: str | Path, *, source: Source | None = 
         is_other = not any(len(_find_kept(other, listed, place)) < len(other) for other in others)
         if is_other and not any(_names_deleted(part, listed, place) for part in (dataset, *others)):
             raise ValueError(f"none of the {len(listed)} paths in {listing} is in {dataset.name}: is it of other data?")
-        return dataset
+        return None
     if len(kept) == 0:
         raise ValueError(f"{listing} leaves nothing of the split {dataset.split} of {dataset.name}")
-    return Subset(dataset, kept)
+    return kept
 
 
 def _read_listing(listing: Path) -> list[str]:

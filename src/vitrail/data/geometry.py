@@ -70,6 +70,11 @@ class Crop:
 
     def apply_to_mask(self, mask: Tensor) -> Tensor:  # [..., image height, image width] -> [..., height, width]
         """The same part of a map of labels, each taken from the nearest pixel."""
+        rows, columns = self.find_nearest()
+        return mask[..., rows, :][..., columns]
+
+    def find_nearest(self) -> tuple[list[int], list[int]]:
+        """The row of the image that each row of the picture is nearest to, and the column of each column."""
         vertical, horizontal = self._spans
         rows = _nearest(self.source.top, self.source.height, vertical)
         columns = _nearest(self.source.left, self.source.width, horizontal)
@@ -77,7 +82,7 @@ class Crop:
             rows.reverse()
         if self.is_flipped:
             columns.reverse()
-        return mask[..., rows, :][..., columns]
+        return rows, columns
 
     @property
     def _spans(self) -> tuple["_Span", "_Span"]:

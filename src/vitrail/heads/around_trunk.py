@@ -103,6 +103,10 @@ class AroundTrunk(Model):
         return self.trunk.patch_size
 
     @property
+    def num_levels(self) -> int:
+        return self.trunk.num_levels
+
+    @property
     def grid(self) -> Grid | None:
         return self.trunk.grid
 

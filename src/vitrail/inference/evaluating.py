@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from vitrail.inference.passes import check_keys, find_recipe, load_seeing
+from vitrail.inference.passes import check_keys, find_recipe, load_seeing, read_whole
 from vitrail.tasks import find_task
 from vitrail.tasks.contract import Evaluation, EvaluationRequest
 
@@ -16,11 +16,16 @@ def evaluate(
     sizes: int | Sequence[int] = (),
     crop_ratios: float | Sequence[float] = (),
     tokens: bool = False,
+    scales: float | Sequence[float] = (),
+    flip: bool = False,
+    window: int | None = None,
+    short_side: int | None = None,
     **settings: Any,
 ) -> Evaluation:
     """Measure a run, a saved model or a pack on data; without `data` on the val of the run.
 
-    `sizes` and `crop_ratios` are compared, `tokens` says how alike class and distillation token are. Further settings
+    `sizes` and `crop_ratios` are compared, `tokens` says how alike class and distillation token are. Segmentation is
+    measured at several `scales`, mirrored too with `flip`, by a sliding `window`, at a `short_side`. Further settings
     are those of `vitrail evaluate`: split, level, image_size, crop_ratio, batch_size, workers, precision, device and
     trunk.
     """
@@ -28,7 +33,11 @@ def evaluate(
     check_keys(settings)
     given = {**settings, **({} if data is None else {"data": data})}
     trained = load_seeing(text, given)
+    for name, value in (("window", window), ("short_side", short_side)):
+        if value is not None:
+            read_whole(value, name)
     options = {"sizes": _several(sizes), "crop_ratios": _several(crop_ratios), "tokens": tokens}
+    options |= {"scales": _several(scales), "flip": flip, "window": window, "short_side": short_side}
     return find_task(trained.task).evaluate(EvaluationRequest(text, trained, given, options, find_recipe(text)))
 
 

@@ -268,22 +268,26 @@ def is_pure(norm: nn.Module) -> bool:
 
 
 def fold_sequence(sequence: nn.Sequential) -> nn.Sequential:
-    """A stem with each batch norm absorbed by the convolution before it."""
+    """Layers with each batch norm absorbed by the convolution before it."""
     layers: list[nn.Module] = []
     for layer in sequence:
-        if isinstance(layer, nn.BatchNorm2d) and layers and isinstance(layers[-1], nn.Conv2d):
-            layers[-1] = absorb_batch_norm(layers[-1], layer)
+        before = layers[-1] if layers else None
+        if isinstance(layer, nn.BatchNorm2d) and isinstance(before, (nn.Conv2d, nn.ConvTranspose2d)):
+            layers[-1] = absorb_batch_norm(before, layer)
         else:
             layers.append(layer)
     return nn.Sequential(*layers)
 
 
-def absorb_batch_norm(convolution: nn.Conv2d, norm: nn.BatchNorm2d) -> nn.Conv2d:
+def absorb_batch_norm(
+    convolution: nn.Conv2d | nn.ConvTranspose2d, norm: nn.BatchNorm2d
+) -> nn.Conv2d | nn.ConvTranspose2d:
     """norm(convolution(x)) as one convolution."""
     scale, shift = batch_norm_affine(norm)
+    shape = (1, -1, 1, 1) if isinstance(convolution, nn.ConvTranspose2d) else (-1, 1, 1, 1)
     dtype = convolution.weight.dtype
     if convolution.bias is not None:
         shift = shift + scale * exact(convolution.bias)
-    convolution.weight = nn.Parameter((exact(convolution.weight) * scale.view(-1, 1, 1, 1)).to(dtype), False)
+    convolution.weight = nn.Parameter((exact(convolution.weight) * scale.view(shape)).to(dtype), False)
     convolution.bias = nn.Parameter(shift.to(dtype), False)
     return convolution

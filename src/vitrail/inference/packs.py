@@ -37,8 +37,8 @@ def pack_run(
     check_replaceable(target)
     source = find_trunk(folder) if trunk is None else trunk
     model = load_trained(folder).model
-    if model.trunk is not model:
-        raise ValueError(f"{folder} learnt an embedding: packs are of classifiers")
+    if not model.config.num_classes:
+        raise ValueError(f"{folder} has learnt no classes: packs are of models that answer with classes")
     description = read_description(folder)
     pack = write_pack(
         target,

@@ -68,6 +68,7 @@ class Trained:
     synonyms: Mapping[str, int] = field(
         default_factory=dict
     )  # indices of classes by other names, such as WordNet's ids
+    description: Mapping[str, Any] = field(default_factory=dict)  # the content of task.json
 
     @property
     def num_classes(self) -> int:
@@ -227,6 +228,7 @@ def make_trained(
         task=str((description or {}).get("task", "classify")),
         uses_labels=bool((description or {}).get("uses_labels", True)),
         is_multiple=bool((description or {}).get("is_multiple", False)),
+        description=description or {},
     )
 
 

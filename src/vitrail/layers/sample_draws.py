@@ -1,6 +1,7 @@
 """Random numbers of layers that belong to a sample and a step, whatever part of a batch the sample is computed in."""
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -31,6 +32,7 @@ class SampleDraws:
     def __init__(self, num_layers: int) -> None:
         self.num_layers = num_layers
         self._passes: dict[int, _Rows] = {}  # by their number of rows
+        self.is_narrowed = False  # whether only some of the rows go through the model now
 
     def begin(
         self,
@@ -64,6 +66,39 @@ class SampleDraws:
     def uniform(self, layer: int, *, num_rows: int) -> Tensor:
         """One number in [0, 1) for each row, float32 [rows]."""
         return self._passes[num_rows].numbers[layer]
+
+    def numbers(self, layer: int, *, row: int, num_rows: int, count: int) -> Tensor:
+        """So many random numbers of 64 bits for one row, int64 [count]: in their order anything can be shuffled."""
+        state = self._passes[num_rows].states[layer, row]
+        return _mix(state + torch.arange(count, device=state.device) * _INCREMENT)
+
+    @contextlib.contextmanager
+    def only(self, rows: Sequence[int], *, num_rows: int) -> Iterator[None]:
+        """Inside the block let some of the rows of a pass go through the model, as they would among the others."""
+        if not self.knows(num_rows):
+            yield
+            return
+        whole, chosen = self._passes[num_rows], list(rows)
+        self.is_narrowed = True
+        try:
+            with self.as_of({len(chosen): _Rows(whole.states[:, chosen], whole.numbers[:, chosen])}):
+                yield
+        finally:
+            self.is_narrowed = False
+
+    @property
+    def passes(self) -> "dict[int, _Rows]":
+        """What is drawn now, for `as_of`."""
+        return self._passes
+
+    @contextlib.contextmanager
+    def as_of(self, passes: "dict[int, _Rows]") -> Iterator[None]:
+        """Inside the block draw what was drawn when `passes` were so, as a pass does that is computed again."""
+        before, self._passes = self._passes, passes
+        try:
+            yield
+        finally:
+            self._passes = before
 
     def keeps(self, layer: int, *, like: Tensor, rate: float) -> Tensor:
         """For each number of a tensor, whether it is kept when `rate` of them are dropped: bool, in its shape."""
@@ -136,6 +171,25 @@ class Dropout(RandomLayer):
         if draws is None:
             return nn.functional.dropout(x, self.rate)
         return x * draws.keeps(self.number, like=x, rate=self.rate) / (1.0 - self.rate)
+
+
+class ChannelDropout(RandomLayer):
+    """Dropout of whole channels of [batch, channels, height, width]; those that are left are scaled."""
+
+    def forward(self, maps: Tensor) -> Tensor:
+        if not self.is_active:
+            return maps
+        draws = self.draws_for(maps)
+        if draws is None:
+            return nn.functional.dropout2d(maps, self.rate)
+        channels = maps[:, :, :1, :1]
+        return maps * (draws.keeps(self.number, like=channels, rate=self.rate) / (1.0 - self.rate))
+
+
+def draws_of(module: nn.Module) -> SampleDraws | None:
+    """What the random layers inside a module draw from; None where there are none, or torch's generator does."""
+    layers = (layer for layer in module.modules() if isinstance(layer, RandomLayer))
+    return next((layer.draws for layer in layers if layer.draws is not None), None)
 
 
 def give_draws(model: nn.Module) -> SampleDraws:

@@ -1,5 +1,6 @@
 """The backbones of ours: a stem, a row of blocks, a norm and a head, and what follows from that order."""
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 from vitrail.layers.classifier import make_classifier
 from vitrail.layers.grid import Grid
+from vitrail.layers.sample_draws import draws_of
 from vitrail.layers.stem import Stem, make_stem
 from vitrail.models.config import ImageConfig
 from vitrail.models.contract import Features, Model, PoolingPass, level_indices
@@ -30,6 +32,10 @@ class Backbone(Model):
     @property
     def stem_dim(self) -> int:
         return self.config.dim
+
+    @property
+    def num_levels(self) -> int:
+        return self.config.depth
 
     def features(self, images: Tensor, *, levels: Sequence[int] = ()) -> Features:
         self.check_levels(levels)
@@ -98,8 +104,18 @@ def replace_masked(patches: Tensor, masks: Tensor, token: Tensor) -> Tensor:
 
 
 def _recomputed(block: nn.Module, *inputs: Tensor) -> Any:
-    """The forward pass of a block that keeps its inputs only."""
-    return checkpoint(type(block).forward, block, *inputs, use_reentrant=False)
+    """The forward pass of a block that keeps its inputs only; computed again, it draws what it drew before."""
+    draws = draws_of(block)
+    if draws is None or not draws.is_narrowed:
+        return checkpoint(type(block).forward, block, *inputs, use_reentrant=False)
+    passes = draws.passes
+    return checkpoint(
+        type(block).forward,
+        block,
+        *inputs,
+        use_reentrant=False,
+        context_fn=lambda: (contextlib.nullcontext(), draws.as_of(passes)),
+    )
 
 
 def stem_of(config: ImageConfig) -> Stem:

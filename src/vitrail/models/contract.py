@@ -198,6 +198,11 @@ class Model(nn.Module):
         return None
 
     @property
+    def num_levels(self) -> int:
+        """How many maps `features` can give beside the last one: blocks, or stages; 0 where it gives none."""
+        return 0
+
+    @property
     def takes_any_patches(self) -> bool:
         """Whether the blocks take any number of patches, so that masked ones can be left out."""
         return False

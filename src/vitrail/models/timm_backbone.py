@@ -157,6 +157,10 @@ class TimmBackbone(Model):
         return Features(summary, maps, chosen)
 
     @property
+    def num_levels(self) -> int:
+        return len(self.backbone.feature_info) if hasattr(self.backbone, "forward_intermediates") else 0
+
+    @property
     def stem_dim(self) -> int | None:
         """Width of timm's patches, where its model embeds them one by one and keeps them apart to its end."""
         embeds = getattr(self.backbone, "patch_embed", None) is not None and hasattr(self.backbone, "blocks")

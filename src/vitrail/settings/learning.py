@@ -97,13 +97,26 @@ class ScheduleSettings(Section):
     """epochs between two decays of the kind step; null: 30"""
     decay_rate: float | None = Field(default=None, gt=0.0, le=1.0)
     """factor of each decay of the kind step; null: 0.1"""
+    milestones: tuple[PositiveFloat, ...] = ()
+    """epochs at which the kind step decays, in place of decay_epochs, such as [27, 33]"""
     weight_decay_end: NonNegativeFloat | None = None
     """weight decay at the end, reached by a cosine from optimizer.weight_decay; null: it is constant"""
 
+    @field_validator("milestones")
+    @classmethod
+    def check_milestones(cls, milestones: tuple[float, ...], info: ValidationInfo) -> tuple[float, ...]:
+        """Refuse epochs that do not grow, or that stand beside the distance between two decays."""
+        if list(milestones) != sorted(set(milestones)):
+            raise PydanticCustomError("milestones", "each must be later than the one before, such as [27, 33]")
+        if milestones and info.data.get("decay_epochs") is not None:
+            raise PydanticCustomError("milestones", "they take the place of decay_epochs: give one of the two")
+        return milestones
+
     def unused(self) -> Set[str]:
         """What other kinds of schedule read."""
-        of_step = {"decay_epochs", "decay_rate"} if self.kind != "step" else set()
-        return of_step | ({"min_lr"} if self.kind in ("step", "constant") else set())
+        of_step = {"decay_epochs", "decay_rate", "milestones"} if self.kind != "step" else set()
+        of_distance = {"decay_epochs"} if self.milestones else set()
+        return of_step | of_distance | ({"min_lr"} if self.kind in ("step", "constant") else set())
 
     def count_warmup(self, *, steps_per_epoch: int, total_steps: int) -> int:
         """Steps of the warmup; one that a short run has no room for is shortened."""
@@ -115,7 +128,7 @@ class ScheduleSettings(Section):
         """The learning rate of every step, and the weight decay where it changes."""
         from vitrail.training.loop.schedule import Schedules, ValueSchedule
 
-        is_step = self.kind == "step"
+        is_step, is_listed = self.kind == "step", bool(self.milestones)
         rate = ValueSchedule(
             start=lr,
             end=min(self.min_lr, lr) if self.kind in ("cosine", "linear") else None,
@@ -123,13 +136,19 @@ class ScheduleSettings(Section):
             kind=self.kind,
             warmup_steps=self.count_warmup(steps_per_epoch=steps_per_epoch, total_steps=total_steps),
             warmup_start=min(self.warmup_lr, lr),
-            decay_steps=max(1, round((self.decay_epochs or 30.0) * steps_per_epoch)) if is_step else None,
+            decay_steps=_distance(self.decay_epochs, steps_per_epoch) if is_step and not is_listed else None,
             decay_rate=self.decay_rate if is_step else None,
+            milestones=tuple(round(epoch * steps_per_epoch) for epoch in self.milestones if is_step),
         )
         if self.weight_decay_end is None or weight_decay is None:
             return Schedules(lr=rate)
         decay = ValueSchedule(start=weight_decay, end=self.weight_decay_end, total_steps=total_steps)
         return Schedules(lr=rate, weight_decay=decay)
+
+
+def _distance(decay_epochs: float | None, steps_per_epoch: int) -> int:
+    """Steps between two decays."""
+    return max(1, round((decay_epochs or 30.0) * steps_per_epoch))
 
 
 _MAX_WARMUP_SHARE = 0.5  # of a run that was made shorter than its recipe

@@ -23,7 +23,7 @@ class ModelSettings(Section):
     layer_scale_of: str | None = None
     """a training whose LayerScale weights are taken and kept fixed while all else is learnt anew (CaiT 4.1.2)"""
     train_only: str = "all"
-    """parts that learn besides the head: attention, ffn, norm, positions, stem, blocks.18+, several with commas"""
+    """parts that learn besides the head: attention, ffn, norm, positions, stem, blocks.18+, or head: no other"""
     position_resize: Literal["bicubic", "bilinear", "antialiased"] = "bicubic"
     """interpolation that fits weights to start from, such as positions, to another image size; antialiased: timm's"""
     settings: dict[str, Any] = Field(default_factory=dict)

@@ -16,6 +16,7 @@ from vitrail.storage.reading import (
     read_json_lines,
     read_json_object,
     read_text,
+    read_xml,
 )
 from vitrail.storage.whole import is_partial, link_whole, remove, replacing, sync, write_json, write_text, write_whole
 
@@ -39,6 +40,7 @@ __all__ = [
     "read_json_lines",
     "read_json_object",
     "read_text",
+    "read_xml",
     "remove",
     "replacing",
     "replacing_files",

@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import yaml
 
@@ -17,6 +18,7 @@ WRONG_CONTENT = (ValueError, TypeError, LookupError, AttributeError, ArithmeticE
 MAX_DEPTH = 50  # of lists and mappings in each other; recipes and models have up to five
 _OF_A_DEVICE = "OutOfMemoryError"  # of torch, which is no file's fault
 _MAX_REASON = 300  # characters
+_MAX_XML = 10_000_000  # characters
 _MAX_ALIASED = 100_000  # lists and mappings of a YAML text, counted again wherever an alias repeats them
 
 
@@ -91,6 +93,19 @@ def parse_json(text: str | bytes) -> Any:
         raise ValueError(f"it is not JSON: {error}") from None
     check_nesting(content)
     return content
+
+
+def read_xml(path: Path, *, remedy: str) -> ElementTree.Element:
+    """The root of an XML file; one that declares anything is refused, since entities unfold to any size."""
+    text = read_text(path, remedy=remedy)
+    if len(text) > _MAX_XML:
+        raise ValueError(f"{path} can't be read (it has more than {_MAX_XML:,} characters): {remedy}")
+    if "<!DOCTYPE" in text or "<!ENTITY" in text:
+        raise ValueError(f"{path} can't be read (it declares a document type, which is not allowed): {remedy}")
+    try:
+        return ElementTree.fromstring(text)
+    except (ElementTree.ParseError, ValueError) as error:
+        raise ValueError(f"{path} can't be read (it is not XML: {error}): {remedy}") from None
 
 
 def parse_yaml(text: str, *, label: str, loader: type[yaml.SafeLoader]) -> Any:

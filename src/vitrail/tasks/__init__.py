@@ -23,6 +23,8 @@ TASKS: dict[str, Row] = {
     "clusterfit": Row("vitrail.tasks.clusterfit.task:ClusterFit", "vitrail.tasks.clusterfit.settings:ClusterFitRecipe"),
     "dino": Row("vitrail.tasks.dino.task:DinoTask", "vitrail.tasks.dino.settings:DinoRecipe"),
     "tokenizer": Row("vitrail.tasks.tokenizer.task:Tokenize", "vitrail.tasks.tokenizer.settings:TokenizerRecipe"),
+    "segment": Row("vitrail.tasks.segment.task:Segment", "vitrail.tasks.segment.settings:SegmentRecipe"),
+    "detect": Row("vitrail.tasks.detect.task:Detect", "vitrail.tasks.detect.settings:DetectRecipe"),
     "masked": Row("vitrail.tasks.masked.task:MaskedModelling", "vitrail.tasks.masked.settings:MaskedRecipe"),
 }
 

@@ -345,6 +345,11 @@ class Task(ABC, Generic[B]):
         raise ValueError(f"a model of the task {trained.task} does not answer about single images")
 
     @classmethod
+    def keep(cls, answers: Iterator[Answer], *, trained: "Trained", data: Dataset, folder: Path) -> Iterator[Answer]:
+        """The answers as they come, of which pictures and files are left in a folder."""
+        raise ValueError(f"a model of the task {trained.task} leaves no files of its answers: leave --out out")
+
+    @classmethod
     def sections(cls, run: RunReader) -> Iterator[PageSection]:
         """What the report of a run has to show of this task beside the course of its measures."""
         return iter(())

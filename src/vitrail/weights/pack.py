@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from vitrail import __version__
-from vitrail.models.contract import Model
+from vitrail.models.contract import TRUNK, Model
 from vitrail.models.resizing import grid_tensors
 from vitrail.storage import is_partial, read_json_object, replacing_files, settle, write_json
 from vitrail.storage.reading import WRONG_CONTENT
@@ -106,7 +106,8 @@ def unpack(trunk: Model | WeightSource, folder: Path) -> Model:
     num_tensors = len(stored) + len(pack.shared)
     check_sizes(pack.model["settings"], stored, num_tensors=num_tensors, label=f"{folder / PACK_FILE}")
     # A timm model keeps buffers that its weights do not hold, so it is built in full.
-    with contextlib.nullcontext() if pack.model["family"] == "timm" else torch.device("meta"):
+    family = pack.model["settings"].get("trunk_family", pack.model["family"])
+    with contextlib.nullcontext() if family == "timm" else torch.device("meta"):
         model = build(pack.model, label=label, file=PACK_FILE)
     wanted: dict[str, Tensor] = model.state_dict()
     shapes = {name: value.shape for name, value in wanted.items() if name not in pack.shared}
@@ -164,17 +165,19 @@ def as_json(pack: Pack) -> dict[str, Any]:
 def tensors_of_trunk(trunk: Model | WeightSource, *, model: Model) -> dict[str, Tensor]:
     """A trunk's tensors under the names of `model`: those of a loaded one, or as they lie in a file.
 
-    They keep their own shapes: nothing is resized, so that what is shared does not depend on how. Of an embedding model
-    they are those of the trunk below its projector.
+    They keep their own shapes: nothing is resized, so that what is shared does not depend on how. Of a trunk with a
+    head of its own they are those below that head.
     """
+    prefix = "" if model.trunk is model else TRUNK
     if isinstance(trunk, Model):
         if trunk.is_folded:
             raise ValueError("a folded model is no trunk: give the model that was folded")
-        return trunk.trunk.state_dict()
+        return {f"{prefix}{name}": value for name, value in trunk.trunk.state_dict().items()}
     weights, _ = split_trunk(read_weights(trunk))
-    translation = translate_to_ours(weights.state, model, dialect=dialect_of(model, weights), grid=weights.grid)
-    dtypes = {name: value.dtype for name, value in model.state_dict().items()}
-    return {name: value.to(dtypes[name]) for name, value in translation.state.items() if name in dtypes}
+    below = model.trunk
+    translation = translate_to_ours(weights.state, below, dialect=dialect_of(below, weights), grid=weights.grid)
+    dtypes = {name: value.dtype for name, value in below.state_dict().items()}
+    return {f"{prefix}{name}": value.to(dtypes[name]) for name, value in translation.state.items() if name in dtypes}
 
 
 def check_trunk(

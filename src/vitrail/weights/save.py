@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,10 @@ import torch
 from torch import Tensor
 
 from vitrail import __version__
+from vitrail.heads.around_trunk import AroundTrunk
 from vitrail.heads.embed import EmbeddingModel, EmbeddingSettings
+from vitrail.heads.mask_rcnn import Detector, DetectorSettings
+from vitrail.heads.segment import SegmentModel, SegmentSettings
 from vitrail.models.build import FAMILIES, OWN, build_model, build_own_model, build_timm_model
 from vitrail.models.config import config_from_settings
 from vitrail.models.contract import Model, Preprocessing
@@ -27,7 +30,13 @@ from vitrail.weights.weight_sources import locate
 
 WEIGHTS_FILE, CONFIG_FILE = "model.safetensors", "config.json"
 VERSION_KEY = "vitrail"
-KNOWN_FAMILIES = (*FAMILIES, TimmBackbone.family, EmbeddingModel.family, Tokenizer.family, OWN)
+# Models that are saved with what stands on their trunk: the settings of that, and the model.
+ON_TRUNK: dict[str, tuple[type[Any], Callable[..., AroundTrunk]]] = {
+    EmbeddingModel.family: (EmbeddingSettings, EmbeddingModel),
+    SegmentModel.family: (SegmentSettings, SegmentModel),
+    Detector.family: (DetectorSettings, Detector),
+}
+KNOWN_FAMILIES = (*FAMILIES, TimmBackbone.family, *ON_TRUNK, Tokenizer.family, OWN)
 CONFIG_KEYS = (VERSION_KEY, "family", "name", "settings", "preprocessing")
 
 
@@ -149,8 +158,8 @@ def build(description: dict[str, Any], *, label: str, file: str = CONFIG_FILE) -
     try:
         preprocessing = config_from_settings(Preprocessing, "preprocessing", prepared)
         model: Model
-        if family == EmbeddingModel.family:
-            model = build_embedding(name, settings)
+        if family in ON_TRUNK:
+            model = build_on_trunk(family, name=name, settings=settings)
         else:
             model = build_family(family, name=name, settings=settings)
     except WRONG_CONTENT as error:
@@ -163,7 +172,7 @@ def build(description: dict[str, Any], *, label: str, file: str = CONFIG_FILE) -
 
 
 def build_family(family: str, *, name: str, settings: dict[str, Any]) -> Model:
-    """Build a classifier, or the trunk of an embedding."""
+    """Build a classifier, or the trunk of a model with a head on it."""
     if family == TimmBackbone.family:
         return build_timm_model(str(settings.pop("timm_name", "")), **settings)
     if family == OWN:
@@ -175,15 +184,16 @@ def build_family(family: str, *, name: str, settings: dict[str, Any]) -> Model:
     return build_model(family, name=name or family, settings=settings)
 
 
-def build_embedding(name: str, settings: dict[str, Any]) -> EmbeddingModel:
-    """Build an embedding model from the parts of its config."""
+def build_on_trunk(family: str, *, name: str, settings: dict[str, Any]) -> AroundTrunk:
+    """Build a model with a head on a trunk from the parts of its config."""
     if set(settings) != {"trunk_family", "trunk_name", "trunk", "head"}:
-        raise ValueError("settings of an embedding must be trunk_family, trunk_name, trunk and head")
+        raise ValueError(f"settings of a model of the family {family} must be trunk_family, trunk_name, trunk and head")
     if not all(isinstance(settings[part], dict) for part in ("trunk", "head")):
-        raise ValueError("trunk and head of an embedding must be objects with their settings")
+        raise ValueError(f"trunk and head of a model of the family {family} must be objects with their settings")
     trunk_name = str(settings["trunk_name"])
     trunk = build_family(str(settings["trunk_family"]), name=trunk_name, settings=with_tuples(settings["trunk"]))
-    return EmbeddingModel(trunk, config_from_settings(EmbeddingSettings, name, settings["head"]))
+    head, kind = ON_TRUNK[family]
+    return kind(trunk, config_from_settings(head, name, with_tuples(settings["head"])))
 
 
 def with_tuples(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ _PLAIN_MODES = {(8, 0, 0, 0, 0): "L", (8, 2, 0, 0, 0): "RGB"}  # bits, kind of c
 
 def open_png(data: bytes, *, max_pixels: int) -> OpenedImage:
     """Open a PNG; a plain header of eight bits of grey or colour is read here, which is faster than Pillow."""
-    parts, is_animated = _find_parts(data)
+    parts, is_animated = find_parts(data)
     pixels_alone = b"".join([PNG_START, *(part for _, part in parts)])
     first, header = parts[0]
     if first == b"IHDR" and len(header) == 25 and all(kind in _PLAIN_PARTS for kind, _ in parts):
@@ -30,7 +30,7 @@ def open_png(data: bytes, *, max_pixels: int) -> OpenedImage:
     return replace(open_other(pixels_alone, max_pixels=max_pixels), is_animated=is_animated)
 
 
-def _find_parts(data: bytes) -> tuple[list[tuple[bytes, bytes]], bool]:
+def find_parts(data: bytes) -> tuple[list[tuple[bytes, bytes]], bool]:
     """The parts that make the pixels, with their kinds, and whether the file is animated.
 
     Texts and colour profiles are where bombs hide and where Pillow gives up; the first frame is the plain image. The

@@ -3,6 +3,7 @@
 import difflib
 import hashlib
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from typing import NamedTuple
 
@@ -116,21 +117,27 @@ class ShapesDataset(Dataset):
 
     def annotation(self, index: int) -> ShapeAnnotation:
         """The picture's mask and boxes: a pixel belongs to an object that covers at least half of it."""
-        _, scene = self._scene(index)
         size = self.settings.size
         mask = np.zeros((size, size), dtype=np.uint8)
         boxes, labels = [], []
+        for top, left, inside, label in self.outlines(index):
+            height, width = inside.shape
+            mask[top : top + height, left : left + width][inside] = 1 + label
+            boxes.append((left, top, left + width, top + height))
+            labels.append(label)
+        return ShapeAnnotation(mask, np.array(boxes, dtype=np.float64), np.array(labels, dtype=np.int64))
+
+    def outlines(self, index: int) -> Iterator[tuple[int, int, np.ndarray, int]]:
+        """Each object's top and left, its pixels in the smallest window that holds them, bool, and its coarse class."""
+        _, scene = self._scene(index)
+        size = self.settings.size
         for item in scene.objects:
             window = _window(item, size=size)
             inside = _distance(item, *_local_coordinates(item, window, size=size)) <= 0.0
             rows, columns = np.flatnonzero(inside.any(axis=1)), np.flatnonzero(inside.any(axis=0))
-            if not len(rows):
-                continue  # a distractor smaller than a pixel
-            mask[window][inside] = 1 + item.shape
-            left, top = window[1].start, window[0].start
-            boxes.append((left + columns[0], top + rows[0], left + columns[-1] + 1, top + rows[-1] + 1))
-            labels.append(item.shape)
-        return ShapeAnnotation(mask, np.array(boxes, dtype=np.float64), np.array(labels, dtype=np.int64))
+            if len(rows):  # else a distractor smaller than a pixel
+                part = inside[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
+                yield window[0].start + int(rows[0]), window[1].start + int(columns[0]), part, item.shape
 
     def _scene(self, index: int) -> tuple[Draws, Scene]:
         draws = Draws("shapes", self.settings.seed, self.split, index)
@@ -142,12 +149,13 @@ def open_shapes(settings: str = "") -> Source:
 
     The settings are a text such as `size=32,count=5000`; see `ShapesSettings`.
     """
-    chosen = _parse_settings(settings)
+    chosen = parse_settings(settings)
     counts = {"train": chosen.count, "val": chosen.val}
     return OpenedSource([ShapesDataset(split=split, count=count, settings=chosen) for split, count in counts.items()])
 
 
-def _parse_settings(text: str) -> ShapesSettings:
+def parse_settings(text: str, *, otherwise: ShapesSettings | None = None) -> ShapesSettings:
+    """Settings of a text; what it does not say is `otherwise`."""
     names = [field.name for field in fields(ShapesSettings)]
     chosen: dict[str, int] = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
@@ -159,7 +167,7 @@ def _parse_settings(text: str) -> ShapesSettings:
             chosen[name] = int(value)
         except ValueError:
             raise ValueError(f"shapes: {name}={value} is not a whole number; write for example {name}=64") from None
-    return replace(ShapesSettings(), **chosen)
+    return replace(otherwise or ShapesSettings(), **chosen)
 
 
 def _balanced_labels(count: int, *, seed: int, split: str) -> np.ndarray:

@@ -1,7 +1,8 @@
-"""Published figures on other data and by other measures: transfer, coarse to fine, and ImageNet-21k."""
+"""Published figures on other data and by other measures: transfer, coarse to fine, ImageNet-21k, dense tasks."""
 
 from vitrail.models.figures.grafit import GRAFIT_SCORES
 from vitrail.models.figures.record import Score
+from vitrail.models.figures.segmentation import SEGMENTATION
 
 _TOP1 = "% top-1"
 _T37, _T319, _T44 = "thesis table 3.7", "thesis table 3.19", "thesis table 4.4"
@@ -20,7 +21,18 @@ def _six(source: str, *accuracies: float, method: str = "") -> tuple[Score, ...]
     )
 
 
-SCORES: dict[str, tuple[Score, ...]] = {
+# Box AP, at overlaps of 50 and 75 %, and the same of masks; then millions of parameters and 1e9 multiply-adds.
+_DETECTION = ("box AP", "box AP50", "box AP75", "mask AP", "mask AP50", "mask AP75", "M parameters", "G multiply-adds")
+
+
+def _mask_rcnn(*figures: float) -> tuple[Score, ...]:
+    return tuple(
+        Score(f"Mask R-CNN on COCO, {unit}", value, unit, "thesis table 5.6")
+        for unit, value in zip(_DETECTION, figures, strict=True)
+    )
+
+
+_OTHERS: dict[str, tuple[Score, ...]] = {
     "deit_base": (
         *_six(_T37, 99.1, 90.8, 98.4, 92.1, 73.2, 77.7),
         *_six(_T37, 99.1, 90.8, 98.5, 93.3, 79.5, 81.4, method="at 384, "),
@@ -45,7 +57,9 @@ SCORES: dict[str, tuple[Score, ...]] = {
         Score("standard deviation over ten seeds", 0.11, "points of top-1", "thesis section 5.3.4"),
         *_six(_T55, 99.2, 91.4, 98.8, 94.0, 72.9, 78.1),
         *_six(_T55, 99.1, 91.4, 98.9, 94.5, 76.8, 81.4, method="at 320, "),
+        *_mask_rcnn(46.4, 67.8, 50.8, 41.3, 64.8, 44.2, 44.9, 264.0),
     ),
+    "patchconvnet_s120": _mask_rcnn(47.0, 69.0, 51.4, 41.9, 65.6, 44.7, 67.4, 339.0),
     "patchconvnet_b120": (
         *_six(_T55, 99.2, 91.1, 99.0, 94.4, 74.3, 79.5),
         *_six(_T55, 99.1, 91.2, 99.1, 94.8, 79.6, 82.5, method="at 320, "),
@@ -94,3 +108,4 @@ SCORES: dict[str, tuple[Score, ...]] = {
         *GRAFIT_SCORES["timm/resnet50"],
     ),
 }
+SCORES = {name: (*_OTHERS.get(name, ()), *SEGMENTATION.get(name, ())) for name in (*_OTHERS, *SEGMENTATION)}

@@ -14,8 +14,9 @@ _FROM_BLOCK = re.compile(r"blocks\.(\d+)\+")
 def freeze(model: Model, train_only: str) -> None:
     """Freeze all parameters but those of the named parts, such as `attention`, `ffn,norm` or `blocks.18+`.
 
-    The head always learns: a new task has new classes. What is frozen gets no gradient and no optimizer state, and
-    batch normalisation that is frozen keeps its running statistics too; stochastic depth goes on as in training.
+    The head always learns: a new task has new classes. With `head` nothing else does. What is frozen gets no gradient
+    and no optimizer state, and batch normalisation that is frozen keeps its running statistics too; stochastic depth
+    goes on as in training.
     """
     if train_only == ALL:
         return
@@ -43,7 +44,7 @@ def _choose(model: Model, words: list[str]) -> set[str]:
     chosen = parts["head"]
     for word in words:
         found = _find_word(model, word, parts)
-        if not found:
+        if not found and word != "head":  # of a bare trunk that stands below a head
             raise ValueError(f"train_only={word}: {model.name or 'the model'} has no such part")
         chosen = chosen | found
     return chosen

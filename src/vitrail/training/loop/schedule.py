@@ -24,6 +24,7 @@ class ValueSchedule:
     warmup_start: float = 0.0  # at step 0, where there is a warmup
     decay_steps: int | None = None  # "step": every so many steps, counted from step 0 ...
     decay_rate: float | None = None  # ... the value is multiplied by this; None: 0.1
+    milestones: tuple[int, ...] = ()  # "step": or at these steps
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -42,12 +43,14 @@ class ValueSchedule:
         if self.kind not in ("cosine", "linear") and self.end is not None:
             raise ValueError(f"schedules cosine and linear have an end: leave it out of {self.kind!r}")
         if self.kind == "step":
-            if self.decay_steps is None or self.decay_steps < 1:
+            if not self.milestones and (self.decay_steps is None or self.decay_steps < 1):
                 raise ValueError("schedule 'step' needs decay_steps of at least 1: the steps between two decays")
             if self.decay_rate is not None and not 0.0 < self.decay_rate <= 1.0:
                 raise ValueError(f"decay_rate must be above 0 and at most 1, not {self.decay_rate!r}")
-        elif self.decay_steps is not None or self.decay_rate is not None:
-            raise ValueError(f"decay_steps and decay_rate are settings of schedule 'step', not of {self.kind!r}")
+        elif self.decay_steps is not None or self.decay_rate is not None or self.milestones:
+            raise ValueError(
+                f"decay_steps, decay_rate and milestones are settings of schedule 'step', not of {self.kind!r}"
+            )
 
     def at(self, step: int) -> float:
         """The value of a step; after the last one it stays where it ended."""
@@ -56,15 +59,20 @@ class ValueSchedule:
         if step < self.warmup_steps:
             return self.warmup_start + (self.start - self.warmup_start) * step / self.warmup_steps
         if self.kind == "step":
-            assert self.decay_steps is not None
             rate = 0.1 if self.decay_rate is None else self.decay_rate
-            return self.start * rate ** (min(step, self.total_steps - 1) // self.decay_steps)
+            return self.start * rate ** self._count_decays(min(step, self.total_steps - 1))
         if self.kind == "constant":
             return self.start
         progress = min(1.0, (step - self.warmup_steps) / (self.total_steps - self.warmup_steps))
         end = self.end or 0.0
         left = 1.0 - progress if self.kind == "linear" else 0.5 * (1.0 + math.cos(math.pi * progress))
         return end + (self.start - end) * left
+
+    def _count_decays(self, step: int) -> int:
+        if self.milestones:
+            return sum(step >= milestone for milestone in self.milestones)
+        assert self.decay_steps is not None
+        return step // self.decay_steps
 
 
 @dataclass(frozen=True, kw_only=True)

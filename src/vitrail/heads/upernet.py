@@ -1,0 +1,136 @@
+"""UperNet (Xiao et al. 2018): pyramid pooling, a feature pyramid and its fusion, and the auxiliary FCN head."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from vitrail.layers.sample_draws import ChannelDropout
+
+POOLED = (1, 2, 3, 6)  # sides of the grids that pyramid pooling averages to
+AUXILIARY_CHANNELS = 256
+
+
+class UperNet(nn.Module):
+    """Logits on the grid of the finest of four levels.
+
+    The layout is the one that XCiT and DeiT III trained: convolutions without bias, batch norm and ReLU, and dropout of
+    whole channels before the classifier.
+    """
+
+    def __init__(self, in_channels: Sequence[int], *, channels: int, num_classes: int, dropout: float = 0.1) -> None:
+        super().__init__()
+        *finer, coarsest = in_channels
+        self.pooling = PyramidPooling(coarsest, channels)
+        self.laterals = nn.ModuleList(make_unit(width, channels, side=1) for width in finer)
+        self.smoothing = nn.ModuleList(make_unit(channels, channels, side=3) for _ in finer)
+        self.fusion = Fusion(channels, num_levels=len(in_channels))
+        self.dropout = ChannelDropout(dropout)
+        self.classifier = nn.Conv2d(channels, num_classes, 1)
+
+    def forward(self, levels: Sequence[Tensor]) -> Tensor:
+        """Logits [batch, classes, height, width] of levels from fine to coarse."""
+        return self.classifier(self.dropout(self.fuse(levels)))
+
+    def fuse(self, levels: Sequence[Tensor]) -> Tensor:
+        """What the classifier reads: all levels in one map, as fine as the first."""
+        *finer, coarsest = levels
+        above = self.pooling(coarsest)
+        found = [above]
+        for maps, lateral, smooth in zip(finer[::-1], self.laterals[::-1], self.smoothing[::-1], strict=True):
+            above = lateral(maps) + upsample(above, maps)
+            found.append(smooth(above))
+        return self.fusion(found[::-1])
+
+
+class PyramidPooling(nn.Module):
+    """The coarsest level beside its averages over grids of 1, 2, 3 and 6 cells a side."""
+
+    def __init__(self, in_channels: int, channels: int) -> None:
+        super().__init__()
+        self.scales = nn.ModuleList(
+            nn.Sequential(nn.AdaptiveAvgPool2d(side), *make_unit(in_channels, channels, side=1)) for side in POOLED
+        )
+        self.join = make_unit(in_channels + len(POOLED) * channels, channels, side=3)
+
+    def forward(self, maps: Tensor) -> Tensor:
+        return self.join(torch.cat([maps, *(upsample(scale(maps), maps) for scale in self.scales)], dim=1))
+
+
+class Fusion(nn.Module):
+    """A 3x3 convolution of all levels side by side, upsampled to the finest; batch norm and ReLU.
+
+    A convolution mixes channels and shifts them, and upsampling does neither: on a CPU the channels of a coarse level
+    are mixed on its own grid, once for each tap, and the results are upsampled, shifted and summed. That is the same
+    sum in another order, with a fraction of the products and no copy of all levels on the finest grid.
+    """
+
+    def __init__(self, channels: int, *, num_levels: int) -> None:
+        super().__init__()
+        self.channels = channels
+        self.unit = make_unit(channels * num_levels, channels, side=3)
+
+    def forward(self, levels: Sequence[Tensor]) -> Tensor:
+        finest = levels[0]
+        if finest.device.type != "cpu":
+            return self.unit(torch.cat([upsample(maps, finest) for maps in levels], dim=1))
+        convolution, *others = self.unit
+        assert isinstance(convolution, nn.Conv2d)
+        first, *coarse = convolution.weight.split(self.channels, dim=1)
+        total = functional.conv2d(finest, first, convolution.bias, padding=1)
+        for maps, weight in zip(levels[1:], coarse, strict=True):
+            total = total + shifted_products(maps, weight, size=(finest.shape[2], finest.shape[3]))
+        for layer in others:
+            total = layer(total)
+        return total
+
+
+def shifted_products(maps: Tensor, weight: Tensor, *, size: tuple[int, int]) -> Tensor:
+    """The 3x3 convolution with zero padding of maps upsampled to a size, from products on their own grid.
+
+    Columns are upsampled and shifted first, while there are few rows.
+    """
+    taps = weight.permute(2, 3, 0, 1).flatten(0, 2)[..., None, None]  # [rows x columns x channels, in channels, 1, 1]
+    products = functional.conv2d(maps, taps)
+    wide = functional.interpolate(products, size=(maps.shape[2], size[1]), mode="bilinear", align_corners=False)
+    by_tap = wide.unflatten(1, (3, 3, -1))
+    rows = by_tap[:, :, 1]
+    rows = rows + functional.pad(by_tap[:, :, 0, ..., :-1], (1, 0))
+    rows = rows + functional.pad(by_tap[:, :, 2, ..., 1:], (0, 1))
+
+    def upward(place: int) -> Tensor:
+        return functional.interpolate(rows[:, place], size=size, mode="bilinear", align_corners=False)
+
+    total = upward(1)
+    total = total + functional.pad(upward(0)[..., :-1, :], (0, 0, 1, 0))
+    return total + functional.pad(upward(2)[..., 1:, :], (0, 0, 0, 1))
+
+
+class AuxiliaryHead(nn.Module):
+    """A small FCN on one level, which learns beside the head and is not used after training."""
+
+    def __init__(
+        self, in_channels: int, *, num_classes: int, channels: int = AUXILIARY_CHANNELS, dropout: float = 0.1
+    ) -> None:
+        super().__init__()
+        self.unit = make_unit(in_channels, channels, side=3)
+        self.dropout = ChannelDropout(dropout)
+        self.classifier = nn.Conv2d(channels, num_classes, 1)
+
+    def forward(self, maps: Tensor) -> Tensor:
+        return self.classifier(self.dropout(self.unit(maps)))
+
+
+def make_unit(before: int, after: int, *, side: int) -> nn.Sequential:
+    """A convolution, batch norm and ReLU."""
+    return nn.Sequential(
+        nn.Conv2d(before, after, side, padding=side // 2, bias=False), nn.BatchNorm2d(after), nn.ReLU(inplace=True)
+    )
+
+
+def upsample(maps: Tensor, like: Tensor) -> Tensor:
+    """Maps on the grid of others, by bilinear interpolation."""
+    if maps.shape[2:] == like.shape[2:]:
+        return maps
+    return functional.interpolate(maps, size=like.shape[2:], mode="bilinear", align_corners=False)

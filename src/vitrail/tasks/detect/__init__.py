@@ -1,0 +1,1 @@
+"""Detection: objects of images by boxes and masks."""

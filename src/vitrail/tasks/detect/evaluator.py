@@ -1,0 +1,109 @@
+"""How well objects of val are found, by COCO's numbers, and what the report shows of it."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from PIL import Image
+from torch import nn
+
+from vitrail.data.decode import open_image
+from vitrail.data.dense.contract import DetectionSet, ObjectBatch
+from vitrail.data.dense.palette import make_colours
+from vitrail.data.loader import Loader
+from vitrail.storage import write_json
+from vitrail.tasks.contract import Evaluator
+from vitrail.tasks.detect.asking import ImageAnswer, ask
+from vitrail.tasks.detect.coco_measures import CocoScores, ImageTruth, join_truth, measures_in, score
+from vitrail.tasks.detect.drawing import draw_objects, draw_pairs, write_picture
+from vitrail.tasks.detect.found_objects import count_errors, known_objects, read_truth
+
+if TYPE_CHECKING:
+    from vitrail.tasks.detect.task import Detect
+
+WORST_FILE, CLASSES_FILE = "worst_detections.png", "average_precision.json"
+_NUM_WORST = 8
+SURE = 0.5  # probability from which on an answer is drawn and counts as a mistake
+
+
+class DetectionEvaluator(Evaluator):
+    """Average precision of boxes and masks over the images that could be read.
+
+    Every process answers about its own images; the answers of all are put together, so that the numbers are those of
+    one process.
+    """
+
+    def __init__(self, task: "Detect", loader: Loader[ObjectBatch]) -> None:
+        self.task, self.loader = task, loader
+        self.dataset: DetectionSet = task.data.val
+        self._truths: dict[int, ImageTruth] = {}  # by the image's place: read once
+        self._scores: CocoScores | None = None
+        self._worst: list[ImageAnswer] = []
+
+    def measure(self, model: nn.Module) -> Iterator[tuple[str, float]]:
+        """COCO's numbers in percent."""
+        site, data = self.task.site, self.task.data
+        batches = site.reporter.evaluating(self.loader.epoch(0), len(self.loader))
+        answers = list(
+            ask(
+                model,
+                batches,
+                normalize=self.task.normalize,
+                device=site.device,
+                dtype=site.dtype,
+                num_lanes=site.num_lanes,
+            )
+        )
+        for answer in answers:
+            if answer.place not in self._truths:
+                truth = read_truth(self.dataset, answer.place, category_ids=data.category_ids)
+                self._truths[answer.place] = truth
+        known = {answer.place: self._truths[answer.place] for answer in answers}
+        parts = site.world.gather((answers, known))
+        scores = self._judge(parts) if site.world.is_main else None
+        self._scores = site.world.share(scores)
+        assert self._scores is not None
+        yield from measures_in(self._scores.numbers)
+
+    def _judge(self, parts: Sequence[tuple[list[ImageAnswer], dict[int, ImageTruth]]]) -> CocoScores:
+        data = self.task.data
+        answers = sorted((answer for found, _ in parts for answer in found), key=lambda answer: answer.place)
+        truths = {index: truth for _, known in parts for index, truth in known.items()}
+        results = [
+            one.result(image_id=self.dataset.image_id(answer.place), category_ids=data.category_ids)
+            for answer in answers
+            for one in answer.objects
+        ]
+        truth = join_truth(
+            (truths[answer.place] for answer in answers), classes=data.classes, category_ids=data.category_ids
+        )
+        self._worst = self._find_worst(answers)
+        return score(truth, results, has_masks=self.task.has_masks)
+
+    def _find_worst(self, answers: Sequence[ImageAnswer]) -> list[ImageAnswer]:
+        """Images with the largest share of objects missed and answers that are none."""
+        errors = {
+            answer.place: count_errors(
+                answer.objects, known_objects(self.dataset.read_objects(answer.place)), least=SURE
+            )
+            for answer in answers
+        }
+        return sorted(answers, key=lambda answer: (-errors[answer.place], answer.place))[:_NUM_WORST]
+
+    def write(self, folder: Path) -> None:
+        """Leave the average precision of each class, and pictures of the worst answers beside the truth."""
+        if self._scores is None:
+            return
+        write_json(folder / CLASSES_FILE, {"classes": list(self.task.data.classes), **self._scores.by_class})
+        pairs = [self._draw(answer) for answer in self._worst]
+        if pairs:
+            write_picture(folder / WORST_FILE, draw_pairs(pairs))
+
+    def _draw(self, answer: ImageAnswer) -> tuple[Image.Image, Image.Image, str]:
+        image = Image.fromarray(open_image(self.dataset.read(answer.place)).pixels().permute(1, 2, 0).numpy())
+        known = known_objects(self.dataset.read_objects(answer.place))
+        sure = tuple(one for one in answer.objects if one.score >= SURE)
+        classes = self.task.data.classes
+        colours = make_colours(len(classes))
+        truth, said = (draw_objects(image, shown, classes=classes, colours=colours) for shown in (known, sure))
+        return truth, said, self.dataset.locate(answer.place)

@@ -1,0 +1,90 @@
+"""What the report of a run shows of segmentation."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vitrail.evaluation.segmentation import MaskMeter
+from vitrail.pages.bars import BarRow, draw_bars
+from vitrail.pages.frame import PageSection
+from vitrail.pages.matrix import draw_matrix
+from vitrail.storage import read_json_object
+from vitrail.tasks.contract import RunReader
+from vitrail.tasks.segment.evaluator import COUNTS_FILE, WORST_FILE
+from vitrail.tasks.tokenizer.sheets import sheet_section
+
+_MAX_CLASSES = 30  # of the matrix
+
+
+def segmentation_sections(run: RunReader) -> Iterator[PageSection]:
+    """A bar for each class, what is taken for what, and the worst pictures beside the truth."""
+    nothing: dict[str, Any] = {}
+    content = run.read(COUNTS_FILE, _read, nothing)
+    if content:
+        meter = MaskMeter(len(content["classes"]))
+        meter.counts += torch.tensor(content["pixels"])
+        yield _class_section(meter, content["classes"])
+        yield PageSection("Confusion", _draw_confusion(meter.counts, content["classes"]), anchor="confusion")
+    yield from sheet_section(
+        run,
+        WORST_FILE,
+        title="Worst pictures",
+        caption="Images of val with the lowest mean intersection over union: the image, the truth, the answer.",
+        anchor="worst",
+    )
+
+
+def _read(path: Path) -> dict[str, Any]:
+    content = read_json_object(path, remedy="evaluate again")
+    number = len(content["classes"])
+    if len(content["pixels"]) != number or any(len(row) != number for row in content["pixels"]):
+        raise ValueError("its counts are not those of its classes")
+    return content
+
+
+def _class_section(meter: MaskMeter, classes: list[str]) -> PageSection:
+    rows = [row for row in meter.rows(classes) if row["iou"] is not None]
+    num_pixels = max(1, int(meter.counts.sum()))
+    bars = [
+        BarRow(
+            str(row["class"]),
+            (row["iou"],),
+            f"{row['iou']:.1f} %",
+            title=f"{row['pixels']:,} pixels, {row['pixels'] / num_pixels:.1%} of all",
+        )
+        for row in sorted(rows, key=lambda row: -row["iou"])
+    ]
+    missing = len(classes) - len(rows)
+    more = f'<p class="more">{missing} classes are neither in val nor answered.</p>' if missing else ""
+    told = "<p>Pixels that are of a class and are said to be, over those that are one or the other.</p>"
+    return PageSection(
+        "Intersection over union by class",
+        told + draw_bars(bars, most=100.0, noun="classes") + more,
+        anchor="classes",
+    )
+
+
+def _draw_confusion(counts: Tensor, classes: list[str]) -> str:
+    """Of many classes those with the most wrong pixels; all others are one column."""
+    wrong = counts.clone().fill_diagonal_(0)
+    involved = wrong.sum(dim=0) + wrong.sum(dim=1)
+    seen = [place for place in range(len(classes)) if int(counts[place].sum())]
+    shown = sorted(sorted(seen, key=lambda place: -int(involved[place]))[:_MAX_CLASSES])
+    table = counts[shown][:, shown]
+    others = counts[shown].sum(dim=1) - table.sum(dim=1)
+    names = [classes[place] for place in shown]
+    answers = names
+    if bool(others.any()):
+        table, answers = torch.cat([table, others[:, None]], dim=1), [*names, "any other"]
+    told = "Rows are the true classes, columns the answers, in percent of the pixels of the row."
+    left = len(seen) - len(shown)
+    more = (
+        f" Shown are the {len(shown)} classes with the most wrong pixels; {left} others are left out." if left else ""
+    )
+    return (
+        draw_matrix(table.tolist(), names=names, answers=answers, noun="pixel", is_share=True)
+        + f'<p class="more">{told}{more}</p>'
+    )

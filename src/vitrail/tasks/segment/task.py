@@ -1,0 +1,184 @@
+"""Segmentation: a class for every pixel, learnt on crops and measured on whole images."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from vitrail.data.checks import as_pair
+from vitrail.data.contract import Dataset
+from vitrail.data.dense.contract import MaskBatch, SegmentationData, SegmentationSet
+from vitrail.data.dense.opening import open_segmentation
+from vitrail.data.dense.samples import MaskSamples
+from vitrail.data.loader import Loader
+from vitrail.data.quarantine import Problem, Quarantine
+from vitrail.data.sampler import Sampler
+from vitrail.heads.segment import SegmentModel
+from vitrail.inference.passes import Passes
+from vitrail.inference.trained import Trained
+from vitrail.models.contract import Model
+from vitrail.pages.frame import PageSection
+from vitrail.settings.recipe import Recipe
+from vitrail.tasks.contract import (
+    Answer,
+    Evaluation,
+    EvaluationRequest,
+    Evaluator,
+    Loaders,
+    Measure,
+    Objective,
+    RunReader,
+    StepContext,
+)
+from vitrail.tasks.images.image_task import VisualTask, count_workers, require_classes
+from vitrail.tasks.images.initial_weights import make_backbone
+from vitrail.tasks.segment.class_table import apply_table, keep_classes, table_of
+from vitrail.tasks.segment.evaluator import SegmentEvaluator
+from vitrail.tasks.segment.measures import LOSSES, MEASURES
+from vitrail.tasks.segment.objective import PixelCrossEntropy
+from vitrail.tasks.segment.segment_answers import answer_with_masks, keep_masks
+from vitrail.tasks.segment.segment_report import segmentation_sections
+from vitrail.tasks.segment.settings import SegmentRecipe
+from vitrail.tasks.segment.trained_segmentation import evaluate_segmentation
+
+_VAL_BATCH = 8  # whole images that a process evaluates at a time
+
+
+class Segment(VisualTask[MaskBatch]):
+    """A segmentation model, measured by the mean intersection over union on whole images."""
+
+    Recipe: ClassVar[type[Recipe]] = SegmentRecipe
+    measures: ClassVar[tuple[Measure, ...]] = MEASURES
+    signals: ClassVar[tuple[Measure, ...]] = LOSSES
+    recipe: SegmentRecipe
+    data: SegmentationData  # type: ignore[assignment]  # pixels have one kind of labels: there are no levels
+    table: Tensor  # from values of the data's masks to classes that are learnt
+
+    def check(self) -> None:
+        """Refuse what a head on a trunk can't have."""
+        if self.recipe.run.sharding == "full":
+            raise ValueError("segmentation is not learnt with sharding=full: leave it out")
+        if self.recipe.model.head_start in ("probe", "zero"):
+            raise ValueError("head_start is for classifiers of images: leave it out")
+
+    def open(self) -> SegmentationData:
+        """Images with masks of at least two classes that are not ignored."""
+        self.check()
+        count_workers(self.recipe, self.site.device)  # more than can be are refused before anything is read
+        self.data = open_segmentation(self.recipe.data)
+        ignore = self.recipe.segment.ignore
+        kept = [self.data.classes[place] for place in keep_classes(self.data.classes, ignore)]
+        self.table = table_of(self.data.classes, known=kept, ignore=ignore)
+        if self.data.is_held_out and self.site.stage == 0:
+            share = self.recipe.data.val_share
+            self.site.reporter.say(f"there is no val: {share:.0%} of train is set aside for it (data.val_share)")
+        return self.data
+
+    def describe(self, data: Mapping[str, Any]) -> dict[str, Any]:
+        """The content of task.json: the classes that are learnt, their colours, and the names of those ignored."""
+        ignore = [name for name in self.recipe.segment.ignore if name in data["classes"]]
+        found = super().describe(data) | {"ignore": list(self.recipe.segment.ignore)}
+        if ignore:
+            kept = keep_classes(data["classes"], ignore)
+            found |= {key: [data[key][place] for place in kept] for key in ("classes", "colours")}
+        return found
+
+    def make_model(self, description: Mapping[str, Any]) -> SegmentModel:
+        """The recipe's trunk with a head for the data's classes."""
+        trunk = make_backbone(self.recipe, num_classes=0)
+        return SegmentModel(trunk, self.recipe.segment.build(num_classes=len(require_classes(description))))
+
+    def make_loaders(self, *, num_parts: int, listing: Path | None) -> Loaders:
+        """Augmented crops of train, and whole images of val."""
+        recipe = self.recipe
+        quarantine = self.make_quarantine(listing)
+        train = Loader(
+            self.data.train,
+            make=MaskSamples(recipe.augmentation.build(image_size=recipe.image_size)),
+            sampler=Sampler(
+                len(self.data.train),
+                batch_size=recipe.batch_size,
+                seed=self.site.seed,
+                ranks=self.site.world.ranks,
+                num_micro_batches=num_parts,
+            ),
+            num_workers=self.count_readers(),
+            quarantine=quarantine,
+            pin_memory=self.site.device.type == "cuda",
+        )
+        return Loaders(train, self.load_whole(self.data.val, quarantine=quarantine))
+
+    def load_whole(self, dataset: SegmentationSet, *, quarantine: Quarantine) -> Loader[MaskBatch]:
+        """Whole images, each once, in parts for the processes."""
+        return Loader(
+            dataset,
+            make=MaskSamples(),
+            sampler=Sampler(len(dataset), batch_size=self.val_batch, is_training=False, ranks=self.site.world.ranks),
+            num_workers=count_workers(self.recipe, self.site.device),
+            quarantine=quarantine,
+            pin_memory=self.site.device.type == "cuda",
+        )
+
+    @property
+    def val_batch(self) -> int:
+        """Images of val that are evaluated at a time, over all processes."""
+        recipe, ranks = self.recipe, self.site.world.ranks
+        return recipe.evaluation.batch_size or min(recipe.batch_size, _VAL_BATCH * ranks.num_ranks)
+
+    def make_objective(self, *, total_steps: int, is_trial: bool = False) -> PixelCrossEntropy:
+        """The loss of every pixel."""
+        return PixelCrossEntropy(auxiliary=self.recipe.segment.auxiliary)
+
+    def prepare(self, batch: MaskBatch, at: StepContext) -> MaskBatch:
+        """Images normalised, masks by the classes that are learnt."""
+        batch = batch.to(self.site.device, non_blocking=True)
+        return batch._replace(images=self.normalize(batch.images), masks=apply_table(batch.masks, self.table))
+
+    def example(self, count: int) -> MaskBatch:
+        """A batch of noise, with classes drawn at random."""
+        size = as_pair(self.recipe.image_size)
+        images = torch.randint(256, (count, 3, *size), dtype=torch.uint8)
+        masks = torch.randint(len(self.data.classes), (count, *size), dtype=torch.uint8)
+        images = images.contiguous(memory_format=torch.channels_last)
+        return MaskBatch(images, masks, torch.arange(count), torch.tensor([size] * count))
+
+    def respond(self, model: nn.Module, batch: MaskBatch) -> Any:
+        """Logits on the head's grid."""
+        return model(batch.images)
+
+    def make_evaluators(self, objective: Objective[MaskBatch], loaders: Loaders) -> Sequence[Evaluator]:
+        """Intersection over union on val."""
+        return [SegmentEvaluator(self, loaders.val)]
+
+    def notes(self, loaders: Loaders) -> Iterator[Mapping[str, Any]]:
+        """No further lines of metrics."""
+        return iter(())
+
+    def attach(self, model: Model) -> None:
+        """Get ready to prepare batches for a segmentation model."""
+        assert isinstance(model, SegmentModel), "make_model gives one"
+        super().attach(model)
+
+    @classmethod
+    def evaluate(cls, request: EvaluationRequest) -> Evaluation:
+        """Intersection over union on data whose classes the model knows."""
+        return evaluate_segmentation(request)
+
+    @classmethod
+    def answer(
+        cls, trained: Trained, data: Dataset, *, passes: Passes, top: int, note_unread: Callable[[Problem], object]
+    ) -> Iterator[Answer]:
+        """The mask of each image, and how much of it each class fills."""
+        return answer_with_masks(trained, data, passes=passes, top=top, note_unread=note_unread)
+
+    @classmethod
+    def keep(cls, answers: Iterator[Answer], *, trained: Trained, data: Dataset, folder: Path) -> Iterator[Answer]:
+        """Masks as PNG with a palette, and overlays."""
+        return keep_masks(answers, trained=trained, data=data, folder=folder)
+
+    @classmethod
+    def sections(cls, run: RunReader) -> Iterator[PageSection]:
+        """The worst pictures beside the truth, the classes, and what is taken for what."""
+        return segmentation_sections(run)

@@ -1,0 +1,216 @@
+"""Detection as runs: what they learn, leave, resume and refuse."""
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from tiny_runs import finish, run_in, run_two, start, task_of, tiny_recipe, wait_for_step
+
+import vitrail
+from vitrail.cli import main
+from vitrail.heads.mask_rcnn import Detections, Detector
+from vitrail.tasks.contract import StepContext
+from vitrail.tasks.detect.coco_measures import decode_mask
+from vitrail.tasks.detect.found_objects import to_found
+from vitrail.training.runs.report import write_report
+from vitrail.training.runs.run_folder import RunFolder
+
+WORDS = (
+    "task=detect",
+    "regularisation.ema=null",
+    "model=patchconvnet_s20",
+    "model.settings={patch_size: 8, dim: 16, depth: 2}",
+    "data=shapes:size=64,count=16,val=5",
+    "image_size=64",
+    "batch_size=8",
+    "run.micro_batch=4",
+    "epochs=2",
+    "detector.pyramid=chained",
+    "detector.channels=16",
+    "detector.anchor_sizes=[8, 16, 24, 32, 48]",
+    "detector.box_dim=32",
+    "detector.mask_dim=16",
+    "detector.mask_depth=1",
+    "detector.train_proposals=40",
+    "detector.proposals=20",
+    "detector.anchors_per_image=32",
+    "detector.boxes_per_image=16",
+    "detector.max_detections=10",
+    "detector.score_threshold=0.0",
+    "view.short_side=64",
+    "view.max_side=96",
+    "augmentation.short_sides=[48, 64]",
+    "augmentation.max_side=96",
+    "augmentation.crop=0.5",
+    "augmentation.crop_short_sides=[56]",
+    "augmentation.crop_sides=[32, 48]",
+)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    return run_in(tmp_path_factory.mktemp("runs") / "detect", *WORDS)
+
+
+def evaluations(run: RunFolder) -> list[dict[str, Any]]:
+    return [record for record in run.read_metrics() if record["kind"] == "eval"]
+
+
+def losses(run: RunFolder) -> dict[int, float]:
+    return {record["step"]: record["loss"] for record in run.read_metrics() if record["kind"] == "train"}
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return vitrail.load_model(folder / "model").state_dict()
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    """Images of three sizes, one of them a line, and a file that is no image."""
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    noise = np.random.default_rng(0).integers(0, 255, (64, 96, 3), dtype=np.uint8)
+    Image.fromarray(noise).save(folder / "a.png")
+    Image.fromarray(noise[:40]).save(folder / "b.png")
+    Image.fromarray(np.repeat(noise[:1], 10, axis=1)[:, :900]).save(folder / "line.png")
+    return folder
+
+
+def test_a_run_leaves_numbers_pictures_and_a_model(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    _, last = evaluations(run)
+    assert {"box_ap", "box_ap50", "box_ar100", "mask_ap", "mask_ap75"} <= last.keys()
+    assert losses(run)[4] < losses(run)[1]
+    train = next(record for record in run.read_metrics() if record["kind"] == "train")
+    parts = ("objectness", "proposals", "classes", "boxes", "masks")
+    assert sum(train[f"loss_{name}"] for name in parts) == pytest.approx(train["loss"], rel=1e-4)
+    trained = vitrail.load_trained(run.path)
+    assert isinstance(trained.model, Detector)
+    assert (trained.task, trained.num_classes, trained.class_names[0]) == ("detect", 6, "circle")
+    page = write_report(run.path).read_text(encoding="utf-8")
+    for title in ("Worst pictures", "Average precision by class", "Average precision on val, %", "Parts of the loss"):
+        assert title in page
+    assert main(["evaluate", str(run.path), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert {key: found[key] for key in ("box_ap", "mask_ap")} == pytest.approx(
+        {key: last[key] for key in ("box_ap", "mask_ap")}, abs=1e-6
+    )
+
+
+def test_predict_writes_overlays_coco_and_yolo(
+    run: RunFolder, pictures: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = pictures.parent / "out"
+    assert main(["predict", str(run.path), str(pictures), "--out", str(out), "--json"]) == 0
+    answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(one["height"], one["width"]) for one in answers] == [(64, 96), (40, 96), (1, 900)]
+    assert all(one["objects"] for one in answers)
+    coco = json.loads((out / "coco.json").read_text())
+    assert [image["file_name"] for image in coco["images"]] == [one["path"] for one in answers]
+    assert len(coco["annotations"]) == sum(len(one["objects"]) for one in answers)
+    first, told = coco["annotations"][0], answers[0]["objects"][0]
+    left, top, width, height = first["bbox"]
+    assert [left, top, left + width, top + height] == pytest.approx(told["box"], abs=0.01)
+    assert decode_mask(first["segmentation"]).shape == (64, 96)
+    lines = (out / "labels" / "a.txt").read_text().splitlines()
+    assert len(lines) == len(answers[0]["objects"])
+    values = [float(word) for word in lines[0].split()]
+    assert values[1] * 96 == pytest.approx(left + width / 2, abs=0.01)
+    assert values[4] * 64 == pytest.approx(height, abs=0.01)
+    assert {path.name for path in (out / "overlays").iterdir()} == {"a.png", "b.png", "line.png"}
+    assert (out / "classes.txt").read_text().split()[0] == "circle"
+    (pictures / "b.png").write_bytes(b"no image")
+    assert main(["predict", str(run.path), str(pictures), "--top", "1"]) == 1
+    printed = capsys.readouterr()
+    assert "b.png" in printed.err
+    assert "and " in printed.out
+
+
+def test_answers_do_not_depend_on_the_batch(run: RunFolder, pictures: Path) -> None:
+    trained = vitrail.load_trained(run.path)
+    paths = [str(path) for path in sorted(pictures.iterdir())]
+    several, alone = (trained.predict(paths, batch_size=size) for size in (3, 1))
+    assert isinstance(several, list)
+    assert isinstance(alone, list)
+    for one, other in zip(several, alone, strict=True):
+        for found, wanted in zip(one.record()["objects"], other.record()["objects"], strict=True):
+            assert found["box"] == pytest.approx(wanted["box"], abs=0.02)
+
+
+def test_masks_are_pasted_into_the_image_as_it_is_stored() -> None:
+    masks = torch.ones(1, 28, 28)
+    masks[:, :14] = 0.0
+    found = Detections(torch.tensor([[8.0, 8, 40, 40]]), torch.tensor([0.9]), torch.tensor([2]), masks)
+    [one] = to_found(found, shown=(64, 64), size=(128, 256))
+    assert one.box == pytest.approx((32, 16, 160, 80))
+    assert one.mask is not None
+    mask = decode_mask(one.mask)
+    assert mask.shape == (128, 256)
+    assert mask[:45].sum() == 0  # the upper half of the box
+    assert mask[52:78, 36:156].all()
+
+
+def test_two_processes_give_the_losses_and_numbers_of_one(tmp_path: Path) -> None:
+    words = (*WORDS, "run.micro_batch=2", "regularisation.drop_path=0.2")
+    run_two(tmp_path / "two", *words)
+    one = run_in(tmp_path / "one", *words)
+    two = RunFolder(tmp_path / "two")
+    first, second = losses(one), losses(two)
+    common = sorted(first.keys() & second.keys())
+    assert {1, 4} <= set(common)
+    assert [second[step] for step in common] == pytest.approx([first[step] for step in common], rel=1e-5)
+    for found, wanted in zip(evaluations(two), evaluations(one), strict=True):
+        assert found["box_ap"] == pytest.approx(wanted["box_ap"], abs=0.05)
+
+
+def test_a_killed_run_goes_on_bit_by_bit(tmp_path: Path) -> None:
+    words = (*WORDS, "epochs=4", "run.save_minutes=0.0001", "evaluation.every=4")
+    killed = tmp_path / "killed"
+    process = start(killed, *words)
+    wait_for_step(process, killed, 3)
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=60)
+    finish(start(killed, *words))
+    run_in(tmp_path / "whole", *words, "run.threads=1")
+    one, other = (weights(folder) for folder in (killed, tmp_path / "whole"))
+    assert all(torch.equal(one[name], other[name]) for name in other)
+
+
+def test_boxes_alone_are_learnt_by_faster_rcnn(tmp_path: Path) -> None:
+    found = evaluations(run_in(tmp_path / "run", *WORDS, "detector.head=faster_rcnn", "epochs=1"))
+    assert "box_ap" in found[-1]
+    assert "mask_ap" not in found[-1]
+
+
+def test_crowds_teach_nothing() -> None:
+    task: Any = task_of(tiny_recipe(*WORDS))
+    task.open()
+    model = task.make_model(task.describe(task.data.describe()))
+    task.attach(model)
+    batch = task.prepare(task.example(2), StepContext(0, 0, 0))
+    crowded = batch._replace(
+        objects=tuple(one._replace(is_crowd=torch.ones_like(one.is_crowd)) for one in batch.objects)
+    )
+    parts = task.make_objective(total_steps=1)(model.train(), crowded).parts
+    assert parts["boxes"] == parts["masks"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("detector.anchor_sizes=[8, 16]",), "anchor_sizes"),
+        (("evaluation.image_size=64",), "whole images are measured"),
+        (
+            ("model=resmlp_s12", "model.settings={patch_size: 8, dim: 16, depth: 2}", "view.short_side=96"),
+            "takes images",
+        ),
+    ],
+)
+def test_what_cannot_be_is_told_in_a_line(words: tuple[str, ...], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=message) as error:
+        run_in(tmp_path / "run", *WORDS, *words)
+    assert "\n" not in str(error.value).strip()
