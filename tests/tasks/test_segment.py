@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from tiny_runs import finish, run_in, run_two, start, task_of, tiny_recipe, wait_for_step
+from tiny_runs import finish, run_in, run_two, start, wait_for_step
 
 import vitrail
 from vitrail.cli import main
@@ -30,6 +30,7 @@ WORDS = (
     "lr=3e-3",
     "segment.channels=16",
 )
+TRUNK = ("model=deit_tiny", WORDS[3], "data=shapes:size=32,count=24,val=10", "image_size=32", "augmentation.repeats=1")
 
 
 @pytest.fixture(scope="module")
@@ -66,3 +67,107 @@ def test_a_run_leaves_numbers_pictures_and_a_model(run: RunFolder, capsys: pytes
     assert found["mean_iou"] == pytest.approx(last["mean_iou"], abs=1e-2)  # folded: a pixel may tip over
     rows = [row["iou"] for row in found["classes"] if row["iou"] is not None]
     assert found["mean_iou"] == pytest.approx(np.mean(rows))
+
+
+def test_two_processes_give_the_losses_and_numbers_of_one(tmp_path: Path) -> None:
+    words = (*WORDS, "regularisation.drop_path=0.2", "epochs=1")
+    run_two(tmp_path / "two", *words)
+    one, two = run_in(tmp_path / "one", *words, "run.micro_batch=8"), RunFolder(tmp_path / "two")
+    first, second = losses(one), losses(two)
+    assert {1, 3} <= first.keys() & second.keys()
+    assert [second[step] for step in (1, 3)] == pytest.approx([first[step] for step in (1, 3)], rel=1e-5)
+    assert evaluations(two)[-1]["mean_iou"] == pytest.approx(evaluations(one)[-1]["mean_iou"], abs=0.05)
+
+
+def test_a_killed_run_goes_on_bit_by_bit(tmp_path: Path) -> None:
+    words = (*WORDS, "epochs=2", "run.save_minutes=0.0001", "evaluation.every=2")
+    killed = tmp_path / "killed"
+    process = start(killed, *words)
+    wait_for_step(process, killed, 2)
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=60)
+    finish(start(killed, *words))
+    run_in(tmp_path / "whole", *words, "run.threads=1")
+    one, other = (weights(folder) for folder in (killed, tmp_path / "whole"))
+    assert all(torch.equal(one[name], other[name]) for name in other)
+
+
+@pytest.fixture(scope="module")
+def frozen(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    """A linear head on the frozen trunk of a classifier, without one class."""
+    folder = tmp_path_factory.mktemp("runs")
+    run_in(folder / "trunk", *TRUNK, "epochs=1")
+    words = ("segment.head=linear", "train_only=head", f"init={folder / 'trunk'}", "segment.ignore=[star]")
+    return run_in(folder / "frozen", *WORDS, *words, "epochs=1")
+
+
+def test_a_linear_head_on_a_frozen_trunk_is_a_pack_on_it(
+    frozen: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trunk, trained = vitrail.load_trained(frozen.path.parent / "trunk").model, vitrail.load_trained(frozen.path)
+    own = trained.model.trunk.state_dict()
+    shared = {name for name, value in trunk.state_dict().items() if not name.startswith(("head.", "positions.patches"))}
+    assert all(torch.equal(own[name], trunk.state_dict()[name]) for name in shared)
+    assert "star" not in trained.class_names
+    assert main(["pack", str(frozen.path), f"out={tmp_path / 'pack'}"]) == 0
+    assert "%" in capsys.readouterr().out
+    packed = vitrail.load_pack(trunk, tmp_path / "pack")
+    assert packed.model.trunk.get_parameter("blocks.0.communication.branches.0.mix.qkv.weight").data_ptr() == (
+        trunk.get_parameter("blocks.0.communication.branches.0.mix.qkv.weight").data_ptr()
+    )
+    image = np.random.default_rng(0).integers(0, 255, (40, 56, 3), dtype=np.uint8)
+    one, other = (source.predict(image) for source in (packed, trained))
+    assert np.array_equal(one.mask, other.mask)  # type: ignore[union-attr]
+
+
+def test_predict_writes_masks_and_overlays_of_any_size(
+    run: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    noise = np.random.default_rng(0).integers(0, 255, (70, 5000, 3), dtype=np.uint8)
+    sizes = {"a": (70, 45), "line": (1, 5000), "one": (1, 1)}
+    for name, (height, width) in sizes.items():
+        Image.fromarray(noise[:height, :width]).save(tmp_path / f"{name}.png")
+    out = tmp_path / "out"
+    assert main(["predict", str(run.path), *(str(tmp_path / f"{name}.png") for name in sizes), "--out", str(out)]) == 0
+    assert "background" in capsys.readouterr().out
+    for name, size in sizes.items():
+        with Image.open(out / "masks" / f"{name}.png") as mask, Image.open(out / "overlays" / f"{name}.png") as overlay:
+            assert (mask.mode, mask.size[::-1], overlay.size[::-1]) == ("P", size, size)
+            assert np.array(mask).max() < 7
+    assert main(["predict", str(run.path), str(tmp_path / "a.png"), "--json"]) == 0
+    [answer] = map(json.loads, capsys.readouterr().out.splitlines())
+    assert sum(row["share"] for row in answer["classes"]) == pytest.approx(1.0, abs=1e-4)
+    (tmp_path / "broken.png").write_bytes(b"no image")
+    assert main(["predict", str(run.path), str(tmp_path / "broken.png")]) == 2
+
+
+def test_evaluation_looks_as_it_is_asked(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--window", "32", "--scales", "0.75,1.5", "--flip", "--short-side", "40", "--json"]
+    assert main(["evaluate", str(run.path), *words]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["looking"] == "windows of 32 x 32, short side 40, scales 0.75, 1.5, mirrored too"
+    assert found["count"] == 10
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("evaluation.crop_ratio=0.9",), "whole images are measured"),
+        (("segment.ignore=[cat]",), "segment.ignore names 'cat', which is no class of the data"),
+        (("segment.blocks=[0, 1, 1, 5]",), "level 5 is not one of the 2 blocks"),
+        (("evaluation.window=30",), "a window of 30x30 can't be cut into patches of 8"),
+        (("model=resmlp_s12", "model.settings={patch_size: 8, dim: 16, depth: 2}", "evaluation.window=64"), "32x40"),
+    ],
+)
+def test_what_cannot_be_is_told_in_a_line(words: tuple[str, ...], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=message) as error:
+        run_in(tmp_path / "run", *WORDS, "epochs=1", *words)
+    assert "\n" not in str(error.value).strip()
+
+
+@pytest.mark.parametrize("option", [["--tokens"], ["--sizes", "32"], ["level=x"]])
+def test_options_of_classifiers_are_refused(
+    run: RunFolder, option: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["evaluate", str(run.path), *option]) == 2
+    assert "is measured without" in capsys.readouterr().err

@@ -23,7 +23,16 @@ _UNLIMITED = 100_000  # columns: in a file, no line is broken
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what `vitrail check` takes."""
-    parser.add_argument("data", metavar="DATA", help="a folder of class folders, a manifest, or a name like cifar100")
+    parser.add_argument(
+        "data",
+        metavar="DATA",
+        help="a folder of class folders, a manifest, a name like cifar100; masks: pairs:FOLDER, boxes: coco:FOLDER",
+    )
+    parser.add_argument(
+        "--labels",
+        choices=("classes", "masks", "boxes"),
+        help="what is marked in images, where the name or the folder does not say it",
+    )
     parser.add_argument("--out", type=Path, help="folder for the report (default: check-NAME)")
     parser.add_argument("--workers", type=_count, help="processes that read images (default: one per core)")
     parser.add_argument("--val-share", type=_share, default=0.1, help="for val where there is none (default: 0.1)")
@@ -33,12 +42,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Check all splits, write the report, and print what was found."""
-    from vitrail.data.datasets import open_source
     from vitrail.data.doctor import check
     from vitrail.data.doctor.check_files import as_json, write_files
+    from vitrail.data.doctor.checking import open_to_check
     from vitrail.data.loader import check_workers
 
-    source = open_source(arguments.data, val_share=arguments.val_share, download=arguments.download, faults="noted")
+    source = open_to_check(
+        arguments.data, labels=arguments.labels, val_share=arguments.val_share, download=arguments.download
+    )
     folder = _prepare_folder(arguments.out, data=Path(arguments.data), name=source.name)
     workers = _count_cores() if arguments.workers is None else check_workers(arguments.workers)
     with _show_progress() as progress:

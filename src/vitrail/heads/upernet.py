@@ -87,18 +87,24 @@ class Fusion(nn.Module):
 
 
 def shifted_products(maps: Tensor, weight: Tensor, *, size: tuple[int, int]) -> Tensor:
-    """The 3x3 convolution with zero padding of maps upsampled to a size, from products on their own grid."""
-    height, width = size
-    taps = weight.permute(2, 3, 0, 1).flatten(0, 2)[..., None, None]  # [9 x channels, in channels, 1, 1]
-    products = functional.conv2d(maps, taps).chunk(9, dim=1)
-    total = maps.new_zeros(1)
-    for place, product in enumerate(products):
-        down, right = 1 - place // 3, 1 - place % 3
-        fine = functional.interpolate(product, size=size, mode="bilinear", align_corners=False)
-        part = fine[..., max(-down, 0) : height - max(down, 0), max(-right, 0) : width - max(right, 0)]
-        edges = (max(right, 0), max(-right, 0), max(down, 0), max(-down, 0))
-        total = total + functional.pad(part, edges)
-    return total
+    """The 3x3 convolution with zero padding of maps upsampled to a size, from products on their own grid.
+
+    Columns are upsampled and shifted first, while there are few rows.
+    """
+    taps = weight.permute(2, 3, 0, 1).flatten(0, 2)[..., None, None]  # [rows x columns x channels, in channels, 1, 1]
+    products = functional.conv2d(maps, taps)
+    wide = functional.interpolate(products, size=(maps.shape[2], size[1]), mode="bilinear", align_corners=False)
+    by_tap = wide.unflatten(1, (3, 3, -1))
+    rows = by_tap[:, :, 1]
+    rows = rows + functional.pad(by_tap[:, :, 0, ..., :-1], (1, 0))
+    rows = rows + functional.pad(by_tap[:, :, 2, ..., 1:], (0, 1))
+
+    def upward(place: int) -> Tensor:
+        return functional.interpolate(rows[:, place], size=size, mode="bilinear", align_corners=False)
+
+    total = upward(1)
+    total = total + functional.pad(upward(0)[..., :-1, :], (0, 0, 1, 0))
+    return total + functional.pad(upward(2)[..., 1:, :], (0, 0, 0, 1))
 
 
 class AuxiliaryHead(nn.Module):

@@ -25,6 +25,7 @@ from vitrail.recipes import (
     small,
     three_things,
     transfer,
+    upernet,
     vit,
 )
 from vitrail.recipes.published import figure_of, fill_in
@@ -404,6 +405,30 @@ RECIPES: Mapping[str, Entry] = {
     "grafit_1k_resnet50": Entry(grafit.pretraining, ("resnet50",)),
     "grafit_1k_regnety_080": Entry(grafit.pretraining, ("regnety_080",)),
     "fine_tune_grafit": Entry(grafit.fine_tune_grafit),
+    # UperNet on ADE20k
+    "segment_small": Entry(upernet.segment_small),
+    "segment_small_linear": Entry(upernet.segment_small_linear),
+    "upernet_deit3_tiny": Entry(upernet.upernet_deit3, ("tiny",)),
+    "upernet_deit3_small": Entry(upernet.upernet_deit3, ("small",)),
+    "upernet_deit3_base": Entry(upernet.upernet_deit3, ("base",)),
+    "upernet_deit3_large": Entry(upernet.upernet_deit3, ("large",)),
+    "upernet_deit3_base_21k": Entry(upernet.upernet_deit3_21k, ("base",)),
+    "upernet_deit3_base_21k_384": Entry(upernet.upernet_deit3_21k, ("base", "384")),
+    "upernet_deit3_large_21k": Entry(upernet.upernet_deit3_21k, ("large",)),
+    "upernet_deit3_large_21k_320": Entry(upernet.upernet_deit3_21k, ("large", "320")),
+    "upernet_patchconvnet_s60": Entry(upernet.upernet_patchconvnet, ("s60",)),
+    "upernet_patchconvnet_b60": Entry(upernet.upernet_patchconvnet, ("b60",)),
+    "upernet_patchconvnet_b120": Entry(upernet.upernet_patchconvnet, ("b120",)),
+    "upernet_patchconvnet_s60_21k": Entry(upernet.upernet_patchconvnet_21k, ("s60",)),
+    "upernet_patchconvnet_b60_21k": Entry(upernet.upernet_patchconvnet_21k, ("b60",)),
+    "upernet_patchconvnet_b120_21k": Entry(upernet.upernet_patchconvnet_21k, ("b120",)),
+    "upernet_patchconvnet_l120_21k": Entry(upernet.upernet_patchconvnet_21k, ("l120",)),
+    "upernet_deit_small": Entry(upernet.upernet_224, ("deit_small",)),
+    "upernet_deit_base": Entry(upernet.upernet_224, ("deit_base",)),
+    "upernet_resmlp_s12": Entry(upernet.upernet_224, ("resmlp_s12",)),
+    "upernet_resmlp_s24": Entry(upernet.upernet_224, ("resmlp_s24",)),
+    "upernet_resmlp_s36": Entry(upernet.upernet_224, ("resmlp_s36",)),
+    "upernet_resmlp_b24": Entry(upernet.upernet_224, ("resmlp_b24",)),
 }
 
 

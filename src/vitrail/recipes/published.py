@@ -24,6 +24,7 @@ from vitrail.recipes import (
     resnet,
     three_things,
     transfer,
+    upernet,
 )
 from vitrail.settings.image_recipe import ImageRecipe
 from vitrail.settings.recipe import Recipe
@@ -69,6 +70,14 @@ TRAININGS: Mapping[Function, tuple[str, ...]] = {
     patchconvnet.patchconvnet_21k_chain: ("ImageNet-21k -> 1k",),
     patchconvnet.patchconvnet_per_class: ("one class token per class, fine-tuned",),
     mask_rcnn.mask_rcnn: ("Mask R-CNN on COCO, box AP",),
+    upernet.upernet_deit3: ("UperNet on ADE20k, single scale",),
+    upernet.upernet_deit3_21k: (
+        "UperNet on ADE20k from ImageNet-21k at {image_size}, single scale",
+        "UperNet on ADE20k from ImageNet-21k, single scale",
+    ),
+    upernet.upernet_patchconvnet: ("UperNet on ADE20k, single scale",),
+    upernet.upernet_patchconvnet_21k: ("UperNet on ADE20k from ImageNet-21k, single scale",),
+    upernet.upernet_224: ("UperNet on ADE20k, crops of 224",),
     resnet.a1: ("ImageNet-1k, A1",),
     resnet.a2: ("ImageNet-1k, A2",),
     resnet.a3: ("ImageNet-1k, A3",),
@@ -109,8 +118,8 @@ def figure_of(function: Function, arguments: tuple[str, ...]) -> Published | Non
     recipe = function(*arguments)
     last = stage_of(recipe, recipe.num_stages - 1)
     assert isinstance(last, ImageRecipe)
-    size = last.evaluation.image_size or last.image_size
-    assert isinstance(size, int)
+    side = last.evaluation.image_size or last.image_size
+    size = side if isinstance(side, int) else None
     for training in TRAININGS.get(function, ()):
         what = training.format(**given.arguments)
         found = find_figure(last.model.name, ROWS.get(what, what), image_size=size)

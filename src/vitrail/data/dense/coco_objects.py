@@ -1,6 +1,7 @@
 """Objects in COCO's JSON files: boxes, polygons, run lengths and crowds."""
 
 import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,8 +109,8 @@ class _CocoFile:
         return ObjectFiles(
             name=name,
             split=split,
-            root=folder,
-            paths=self.names,
+            root=root,
+            paths=[os.path.relpath(folder / path, root) for path in self.names],
             objects=self.objects,
             has_masks=has_masks,
             ids=self.ids,

@@ -12,7 +12,7 @@ from vitrail.data.decode.pillow import open_with_pillow, pillow_at_work
 from vitrail.data.decode.png import PNG_START, find_parts
 from vitrail.data.dense.contract import IGNORED, Colour
 
-_UNKNOWN = 254  # in tables: no class has this place
+UNKNOWN = 254  # in tables: no class has this place
 _NUM_VALUES = 1 << 16
 _MAX_NAMED = 5  # values that a message names
 _LEVEL_STEPS = {2: 85, 4: 17}  # Pillow spreads grey of so many bits over the byte by these
@@ -33,7 +33,7 @@ class MaskCode:
     def _by_value(self) -> np.ndarray:
         """The place of every value: uint8 [65536]."""
         assert self.places is not None
-        table = np.full(_NUM_VALUES, _UNKNOWN, dtype=np.uint8)
+        table = np.full(_NUM_VALUES, UNKNOWN, dtype=np.uint8)
         for value, place in self.places.items():
             table[value] = place
         return table
@@ -42,7 +42,7 @@ class MaskCode:
     def _by_colour(self) -> np.ndarray:
         """The place of every colour, red as the highest byte: uint8 [16777216]."""
         assert self.colours is not None
-        table = np.full(1 << 24, _UNKNOWN, dtype=np.uint8)
+        table = np.full(1 << 24, UNKNOWN, dtype=np.uint8)
         for (red, green, blue), place in self.colours.items():
             table[red << 16 | green << 8 | blue] = place
         return table
@@ -50,7 +50,7 @@ class MaskCode:
     def decode(self, data: bytes) -> np.ndarray:
         """The classes of a mask's pixels, uint8 [height, width]; a `BrokenImageError` where it holds what is none."""
         values, places = self.look_up(data)
-        is_unknown = places == _UNKNOWN
+        is_unknown = places == UNKNOWN
         if is_unknown.any():
             raise BrokenImageError(f"holds {self.name_values(values[is_unknown])}")
         return places
@@ -65,7 +65,7 @@ class MaskCode:
 
     def find_unknown(self, data: bytes) -> np.ndarray:
         """Which pixels of a mask hold what is no class: bool [height, width]."""
-        return self.look_up(data)[1] == _UNKNOWN
+        return self.look_up(data)[1] == UNKNOWN
 
     def name_values(self, unknown: np.ndarray) -> str:
         """A few words about values that are no classes."""

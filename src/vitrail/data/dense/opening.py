@@ -4,18 +4,21 @@ import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
 
 from vitrail.data.dense.contract import DetectionData, SegmentationData
 from vitrail.data.dense.dense_sources import DenseOpening, DenseSource, DetectionSource, SegmentationSource, SomeSet
+from vitrail.data.dense.mask_pairs import find_pair_folders
 from vitrail.data.exclusion import find_kept
 from vitrail.data.sources.named import default_root
 from vitrail.data.splits import AUTOMATIC, canonical
 from vitrail.settings.data import DataSettings
 from vitrail.settings.own import is_own, load_own, working_directory_on_path
 
+# What a person has marked in images: classes of whole ones, masks of their pixels, or boxes of objects.
+MarkedBy = Literal["classes", "masks", "boxes"]
 AnySource = TypeVar("AnySource", SegmentationSource, DetectionSource)
 
 
@@ -57,6 +60,24 @@ def open_detection_source(spec: str, opening: DenseOpening | None = None) -> Det
     like one of these, or `module:function` of one's own, which returns a `DetectionSource`.
     """
     return _open_source(spec, opening or DenseOpening(), DETECTION_KINDS, DetectionSource, _open_plain_objects)
+
+
+def guess_marks(spec: str) -> MarkedBy:
+    """Whether data has labels of whole images, masks or objects, by its name or by what lies in its folder."""
+    name, _, _ = spec.partition(":")
+    has_masks, has_boxes = name in SEGMENTATION_KINDS, name in DETECTION_KINDS
+    if name != "shapes" and (has_masks or has_boxes):
+        if has_masks and has_boxes:
+            raise ValueError(f"{name} has masks and boxes: say which is meant, --labels masks or --labels boxes")
+        return "masks" if has_masks else "boxes"
+    root = Path(spec).expanduser()
+    if not root.is_dir():
+        return "classes"
+    folders = next(iter(find_pair_folders(root).values()), None)
+    if folders is not None and next((root / folders.masks).rglob("*.png"), None) is not None:
+        return "masks"
+    has_coco = any(root.glob("annotations/*.json")) or any(root.glob("*/_annotations.coco.json"))
+    return "boxes" if has_coco or any((root / name).exists() for name in ("data.yaml", "data.yml")) else "classes"
 
 
 def open_dense_split(source: DenseSource[SomeSet], split: str, *, exclude: str | Path | None = None) -> SomeSet:

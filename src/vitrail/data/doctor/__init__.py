@@ -6,8 +6,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from vitrail.data.contract import Source
+from vitrail.data.dense.dense_sources import DenseSource
 from vitrail.data.doctor.check_copies import check_copies
-from vitrail.data.doctor.check_labels import check_labels, count_classes
+from vitrail.data.doctor.check_labels import check_labels, count_classes, note_splits, report_notes
+from vitrail.data.doctor.check_marks import check_marks, count_marks, find_look
 from vitrail.data.doctor.check_samples import check_samples
 from vitrail.data.doctor.examine import ExaminedSplit, examine_splits
 from vitrail.data.doctor.findings import Finding, Findings, Severity, SplitSummary
@@ -24,25 +26,34 @@ def check(source: Source, *, num_workers: int = 0, progress: Callable[[int, int]
     among the findings; nothing about it raises.
     """
     datasets = [source.open(split) for split in source.splits]
-    examination = examine_splits(datasets, num_workers=num_workers, progress=progress)
+    look = find_look(source)
+    examination = examine_splits(datasets, num_workers=num_workers, progress=progress, look=look)
     splits = examination.splits
-    found = [*check_labels(datasets, source.notes), *check_samples(splits), *check_copies(examination)]
+    if isinstance(source, DenseSource):
+        classes = source.classes
+        counts = [count_marks(split, len(classes)) for split in splits]
+        found = [*report_notes([*source.notes, *note_splits(datasets)]), *check_marks(splits, classes, counts[0])]
+    else:
+        classes = datasets[0].level().classes if datasets else ()
+        counts = [count_classes(split.dataset.level()) for split in splits]
+        found = [*check_labels(datasets, source.notes)]
+    found += [*check_samples(splits), *check_copies(examination)]
     return Findings(
         name=source.name,
         root=_find_root(splits),
-        classes=datasets[0].level().classes if datasets else (),
-        splits=tuple(_summarise(split) for split in splits),
+        classes=classes,
+        splits=tuple(_summarise(split, own) for split, own in zip(splits, counts, strict=True)),
         findings=tuple(sorted(found, key=_rank)),
     )
 
 
-def _summarise(examined: ExaminedSplit) -> SplitSummary:
+def _summarise(examined: ExaminedSplit, class_counts: np.ndarray) -> SplitSummary:
     records = examined.records
     widths, heights = (records[side][records["is_whole"]] for side in ("width", "height"))
     return SplitSummary(
         split=examined.split,
         num_images=len(records),
-        class_counts=tuple(count_classes(examined.dataset.level()).tolist()),
+        class_counts=tuple(class_counts.tolist()),
         sizes=np.stack([widths, heights], axis=1).astype(np.int64),
     )
 

@@ -24,15 +24,21 @@ def count_classes(level: Level) -> np.ndarray:
 
 def check_labels(datasets: Sequence[Dataset], notes: Sequence[Note]) -> Iterator[Finding]:
     """Findings about classes; the first data set is the one that is trained on."""
-    notes = [*notes, *_note_hidden_folders(datasets), *_note_missing_splits(datasets), *_note_empty_splits(datasets)]
+    notes = [*notes, *note_splits(datasets)]
     if not any(note.problem == "single class" for note in notes):
         notes += _note_single_class(datasets)
-    yield from _report_notes(notes)
+    yield from report_notes(notes)
     if datasets and count_classes(datasets[0].level()).any():
         yield from _check_balance(datasets[0], is_missing_noted=any(note.problem == "class missing" for note in notes))
 
 
-def _report_notes(notes: Sequence[Note]) -> Iterator[Finding]:
+def note_splits(datasets: Sequence[Dataset]) -> list[Note]:
+    """Notes of hidden folders, and of splits that are missing or empty."""
+    return [*_note_hidden_folders(datasets), *_note_missing_splits(datasets), *_note_empty_splits(datasets)]
+
+
+def report_notes(notes: Sequence[Note]) -> Iterator[Finding]:
+    """A finding for each kind of note."""
     for problem in dict.fromkeys(note.problem for note in notes):
         same = [note for note in notes if note.problem == problem]
         kind = kind_of(problem)

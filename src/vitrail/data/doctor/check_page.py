@@ -7,6 +7,7 @@ from vitrail.data.contract import Source
 from vitrail.data.doctor.check_charts import draw_classes, draw_sizes
 from vitrail.data.doctor.findings import Case, Finding, Findings, Place, Severity
 from vitrail.data.doctor.kinds import kind_of
+from vitrail.data.doctor.marked_thumbnails import make_thumbnails
 from vitrail.data.doctor.thumbnails import Thumbnails
 from vitrail.pages.charts import Key, colour_of, draw_legend
 from vitrail.pages.frame import Page, PageSection, Tone, Verdict, render_page
@@ -35,7 +36,7 @@ def render_check(findings: Findings, source: Source) -> str:
         window_title=f"Data check: {findings.name}",
         verdict=Verdict(f"{findings.verdict.capitalize()}.", "good" if findings.is_fit else "must"),
         cards=_make_cards(findings),
-        sections=list(_make_sections(findings, Thumbnails(source, limit=_MAX_PICTURES))),
+        sections=list(_make_sections(findings, make_thumbnails(source, limit=_MAX_PICTURES))),
     )
     return render_page(page)
 
@@ -129,7 +130,7 @@ def _render_group(case: Case, findings: Findings, pictures: Thumbnails) -> str:
     are_at_odds = len({place.label for place in case.places}) > 1
     odds = '<span class="wrong">labels differ</span>' if are_at_odds else ""
     head = f'<p class="detail">{text(case.detail)} {odds}</p>'
-    return f'<div class="group">{head}<div class="pictures">{figures}{more}</div></div>'
+    return f'<div class="group">{head}<div class="{pictures.style}">{figures}{more}</div></div>'
 
 
 def _pick(case: Case) -> list[Place]:
@@ -143,7 +144,7 @@ def _pick(case: Case) -> list[Place]:
 def _render_samples(finding: Finding, findings: Findings, pictures: Thumbnails) -> tuple[str, int]:
     cases = finding.cases[:_MAX_SAMPLES]
     figures = (_render_figure(case.places[0], findings, pictures, detail=case.detail) for case in cases)
-    return f'<div class="pictures">{"".join(figures)}</div>', len(cases)
+    return f'<div class="{pictures.style}">{"".join(figures)}</div>', len(cases)
 
 
 def _render_figure(place: Place, findings: Findings, pictures: Thumbnails, *, detail: str = "") -> str:

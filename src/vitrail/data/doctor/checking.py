@@ -4,7 +4,10 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from vitrail.data.contract import Source
 from vitrail.data.datasets import open_source
+from vitrail.data.dense.dense_sources import DenseOpening
+from vitrail.data.dense.opening import MarkedBy, guess_marks, open_detection_source, open_segmentation_source
 from vitrail.data.doctor import check
 from vitrail.data.doctor.check_files import write_files
 from vitrail.data.doctor.findings import Findings
@@ -17,16 +20,27 @@ def check_data(
     val_share: float = 0.1,
     workers: int = 0,
     download: bool = False,
+    labels: MarkedBy | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Findings:
     """Look at every sample of a data set and say what must be fixed before training.
 
+    `labels` says whether it has "classes" of whole images, "masks" or "boxes", where its name or folder does not.
     With `out`, a folder, the report, findings.json and quarantine.csv are written there.
     """
-    source = open_source(os.fspath(data), val_share=val_share, download=download)
+    source = open_to_check(os.fspath(data), labels=labels, val_share=val_share, download=download)
     findings = check(source, num_workers=workers, progress=progress)
     if out is not None:
         folder = Path(out)
         folder.mkdir(parents=True, exist_ok=True)
         write_files(findings, source, folder=folder)
     return findings
+
+
+def open_to_check(spec: str, *, labels: MarkedBy | None, val_share: float, download: bool) -> Source:
+    """The data of that name or place; faults of manifests and annotations are notes of it."""
+    labels = guess_marks(spec) if labels is None else labels
+    if labels == "classes":
+        return open_source(spec, val_share=val_share, download=download, faults="noted")
+    opening = DenseOpening(val_share=val_share, faults="noted")
+    return open_segmentation_source(spec, opening) if labels == "masks" else open_detection_source(spec, opening)

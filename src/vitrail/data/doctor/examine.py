@@ -1,9 +1,9 @@
 """One pass over every sample of every split: read, decode in full, measure; what fails is noted, not raised."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from torch.utils.data import DataLoader
@@ -38,10 +38,23 @@ _PROBLEMS = {ImageTooLargeError: "decompression bomb", UnreadFormatError: "unrea
 
 
 class Failure(NamedTuple):
-    """Why a sample could not be read."""
+    """Why a sample could not be read, or what is wrong with its mask or its objects."""
 
-    problem: str  # "broken file", "unreadable file", "unread format" or "decompression bomb"
+    problem: str  # "broken file", "unreadable file", "unread format", "decompression bomb" ...
     detail: str
+
+
+class Marks(NamedTuple):
+    """What was seen of the mask or the objects of one image."""
+
+    present: frozenset[int]  # places of the classes that are marked in it
+    faults: tuple[Failure, ...]
+
+
+class Look(Protocol):
+    """Looks at the mask or the objects of an image of that height and width; it runs in workers, and never raises."""
+
+    def __call__(self, dataset: Dataset, index: int, size: tuple[int, int]) -> Marks: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +64,7 @@ class ExaminedSplit:
     dataset: Dataset
     records: np.ndarray  # RECORD [samples]
     failures: dict[int, Failure]  # by index
+    marks: dict[int, Marks] = field(default_factory=dict)  # by index, of images with masks or objects
 
     @property
     def split(self) -> str:
@@ -66,9 +80,16 @@ class Examination:
 
 
 def examine_splits(
-    datasets: Sequence[Dataset], *, num_workers: int, progress: Callable[[int, int], None] | None = None
+    datasets: Sequence[Dataset],
+    *,
+    num_workers: int,
+    progress: Callable[[int, int], None] | None = None,
+    look: Look | None = None,
 ) -> Examination:
-    """Read every sample of all the data sets; `progress` hears how many are done, and of how many."""
+    """Read every sample of all the data sets; `progress` hears how many are done, and of how many.
+
+    `look` also sees the mask or the objects of every image that could be decoded.
+    """
     ends = list(accumulate(map(len, datasets)))
     records = np.zeros(sum(map(len, datasets)), RECORD)
     splits = tuple(
@@ -76,10 +97,11 @@ def examine_splits(
         for dataset, end in zip(datasets, ends, strict=True)
     )
     done = 0
-    for chunk in _examine_chunks(datasets, num_workers=num_workers):
+    for chunk in _examine_chunks(datasets, num_workers=num_workers, look=look):
         split = splits[chunk.place]
         split.records[chunk.start : chunk.start + len(chunk.records)] = chunk.records
         split.failures.update(chunk.failures)
+        split.marks.update(chunk.marks)
         done += len(chunk.records)
         if progress is not None:
             progress(done, len(records))
@@ -93,10 +115,11 @@ class _Chunk(NamedTuple):
     start: int
     records: np.ndarray
     failures: dict[int, Failure]
+    marks: dict[int, Marks]
 
 
-def _examine_chunks(datasets: Sequence[Dataset], *, num_workers: int) -> Iterator[_Chunk]:
-    examiner = _Examiner(datasets)
+def _examine_chunks(datasets: Sequence[Dataset], *, num_workers: int, look: Look | None) -> Iterator[_Chunk]:
+    examiner = _Examiner(datasets, look)
     if not len(examiner):
         return
     # Workers of PyTorch's loader and not of a plain process pool: whatever can be trained on can be checked as well.
@@ -113,8 +136,8 @@ def _examine_chunks(datasets: Sequence[Dataset], *, num_workers: int) -> Iterato
 class _Examiner(TorchDataset):
     """Measures chunk after chunk: what runs in the workers."""
 
-    def __init__(self, datasets: Sequence[Dataset]) -> None:
-        self.datasets = datasets
+    def __init__(self, datasets: Sequence[Dataset], look: Look | None) -> None:
+        self.datasets, self.look = datasets, look
         self.chunks = [
             (place, start) for place, dataset in enumerate(datasets) for start in range(0, len(dataset), _CHUNK)
         ]
@@ -126,12 +149,15 @@ class _Examiner(TorchDataset):
         place, start = self.chunks[number]
         dataset = self.datasets[place]
         records = np.zeros(min(_CHUNK, len(dataset) - start), RECORD)
-        failures = {}
+        failures, marks = {}, {}
         for offset in range(len(records)):
             failure = _measure(dataset, start + offset, record=records[offset])
             if failure is not None:
                 failures[start + offset] = failure
-        return _Chunk(place, start, records, failures)
+            elif self.look is not None:
+                size = int(records[offset]["height"]), int(records[offset]["width"])
+                marks[start + offset] = self.look(dataset, start + offset, size)
+        return _Chunk(place, start, records, failures, marks)
 
 
 def _measure(dataset: Dataset, index: int, *, record: np.void) -> Failure | None:

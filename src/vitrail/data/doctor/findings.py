@@ -18,6 +18,17 @@ class Severity(Enum):
 
 
 @dataclass(frozen=True)
+class Kind:
+    """What is to be said about a problem."""
+
+    severity: Severity
+    unit: str  # what is counted, in the singular
+    what: str
+    why: str
+    remedy: str
+
+
+@dataclass(frozen=True)
 class Place:
     """A sample, or anything else that a finding is about: a class, a folder."""
 

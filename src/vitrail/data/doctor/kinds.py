@@ -1,23 +1,12 @@
 """The one table of what the doctor knows: how much each problem matters, what it is, and what to do about it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 
-from vitrail.data.doctor.findings import Severity
+from vitrail.data.doctor.findings import Kind, Severity
+from vitrail.data.doctor.mark_kinds import MARK_KINDS
 
 _MUST, _LOOK, _KNOW = Severity.MUST_BE_FIXED, Severity.WORTH_A_LOOK, Severity.GOOD_TO_KNOW
-
-
-@dataclass(frozen=True)
-class Kind:
-    """What is to be said about a problem."""
-
-    severity: Severity
-    unit: str  # what is counted, in the singular
-    what: str
-    why: str
-    remedy: str
 
 
 def kind_of(problem: str) -> Kind:
@@ -73,6 +62,7 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
             "Decoding it would take gigabytes of memory; it is refused, and replaced in training.",
             "Delete it, or resize it with a tool of your trust; quarantine.csv leaves it out.",
         ),
+        **MARK_KINDS,
         "class missing": Kind(
             _MUST,
             "class",

@@ -23,7 +23,9 @@ def path_of(dataset: Dataset, index: int) -> str:
 
 
 def label_of(dataset: Dataset, index: int) -> str:
-    """The sample's class by name, or its classes."""
+    """The sample's class by name, or its classes; nothing where whole images have no labels."""
+    if not dataset.levels:
+        return ""
     level = dataset.level()
     if level.is_multiple:
         return ", ".join(level.classes[number] for number in level.labels[index].nonzero()[0]) or "no label"

@@ -1,7 +1,8 @@
-"""Published figures on other data and by other measures: transfer, coarse to fine, and ImageNet-21k."""
+"""Published figures on other data and by other measures: transfer, coarse to fine, ImageNet-21k, dense tasks."""
 
 from vitrail.models.figures.grafit import GRAFIT_SCORES
 from vitrail.models.figures.record import Score
+from vitrail.models.figures.segmentation import SEGMENTATION
 
 _TOP1 = "% top-1"
 _T37, _T319, _T44 = "thesis table 3.7", "thesis table 3.19", "thesis table 4.4"
@@ -31,7 +32,7 @@ def _mask_rcnn(*figures: float) -> tuple[Score, ...]:
     )
 
 
-SCORES: dict[str, tuple[Score, ...]] = {
+_OTHERS: dict[str, tuple[Score, ...]] = {
     "deit_base": (
         *_six(_T37, 99.1, 90.8, 98.4, 92.1, 73.2, 77.7),
         *_six(_T37, 99.1, 90.8, 98.5, 93.3, 79.5, 81.4, method="at 384, "),
@@ -107,3 +108,4 @@ SCORES: dict[str, tuple[Score, ...]] = {
         *GRAFIT_SCORES["timm/resnet50"],
     ),
 }
+SCORES = {name: (*_OTHERS.get(name, ()), *SEGMENTATION.get(name, ())) for name in (*_OTHERS, *SEGMENTATION)}

@@ -1,0 +1,134 @@
+"""What `vitrail check` finds in masks and annotations of objects, and that its page draws it."""
+
+import csv
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from dense_folders import HEIGHT, WIDTH, box_row, make_mask, voc_xml, write_coco, write_image, write_mask
+
+from vitrail.cli import main
+from vitrail.data.dense.opening import guess_marks
+from vitrail.data.doctor.checking import check_data
+from vitrail.data.doctor.findings import Findings, Severity
+
+SIZE = (72, 96)
+
+
+def problems(findings: Findings) -> dict[str, int]:
+    return {finding.problem: finding.count for finding in findings.findings}
+
+
+@pytest.fixture(scope="module")
+def faulty_masks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four masks that are wrong in four ways, an image without a mask, a mask without an image, a leak."""
+    root = tmp_path_factory.mktemp("masks")
+    for number in range(8):
+        split = "train" if number < 6 else "val"
+        write_image(root / split / f"images/{number}.jpg", seed=number, size=SIZE)
+        write_mask(root / split / f"masks/{number}.png", make_mask(2, size=SIZE))
+    masks = root / "train/masks"
+    write_mask(masks / "0.png", make_mask(2, size=(36, 96)))
+    write_mask(masks / "1.png", make_mask(9, size=SIZE))
+    write_mask(masks / "2.png", np.full(SIZE, 255, dtype=np.uint8))
+    (masks / "3.png").write_bytes(b"not an image")
+    (masks / "4.png").rename(masks / "other.png")
+    (root / "val/images/7.jpg").write_bytes((root / "train/images/5.jpg").read_bytes())
+    (root / "classes.txt").write_text("sky\nroad\n")
+    return root
+
+
+def test_faults_of_masks(faulty_masks: Path, tmp_path: Path) -> None:
+    findings = check_data(faulty_masks, out=tmp_path)
+    expected = ("broken mask", "mask of another size", "values that are no class", "image without mask", "leakage")
+    found = problems(findings)
+    assert {name: found[name] for name in expected} == dict.fromkeys(expected, 1)
+    assert {finding.problem for finding in findings.findings if finding.severity is Severity.MUST_BE_FIXED} == set(
+        expected
+    )
+    assert (found["empty mask"], found["mask without image"]) == (1, 1)
+    assert findings.classes == ("sky", "road")
+    assert findings.splits[1].class_counts == (2, 2)
+    with (tmp_path / "quarantine.csv").open(newline="") as file:
+        listed = {row["path"]: row["problem"] for row in csv.DictReader(file)}
+    assert listed == {
+        "train/images/0.jpg": "mask of another size",
+        "train/images/1.jpg": "values that are no class",
+        "train/images/3.jpg": "broken mask",
+        "train/images/5.jpg": "leakage",
+    }
+    told = json.loads((tmp_path / "findings.json").read_text())
+    details = [case["detail"] for finding in told["findings"] for case in finding["cases"]]
+    assert "mask of 96 x 36" in details
+    assert any("2, 3, 4, 5, 6 and 2 more, which are no class" in detail for detail in details)
+    page = (tmp_path / "report.html").read_text()
+    assert len(re.findall("data:image/jpeg", page)) >= 6
+
+
+def test_faults_of_objects(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = [f"{number}.jpg" for number in range(1, 6)]
+    for split in ("train", "val"):
+        for number, name in enumerate(names):
+            write_image(tmp_path / f"data/{split}/{name}", seed=number + 10 * (split == "val"))
+    rows = [
+        box_row(1, 3, (2, 2, 30, 4)),
+        box_row(1, 3, (2, 2, 4, 0)),
+        box_row(2, 3, (1, 1, 4, 4), segmentation=[[1, 1, 1, 1, 1, 1]]),
+        box_row(2, 99, (1, 1, 4, 4)),
+        box_row(3, 3, (1, 1, 4, 4)),
+        box_row(3, 3, (8, 8, -4, 4)),
+        box_row(77, 3, (1, 1, 4, 4)),
+        box_row(4, 3, (1, 1, 4, 4)),
+    ]
+    write_coco(tmp_path / "data/annotations/train.json", names, rows)
+    write_coco(tmp_path / "data/annotations/val.json", names, [box_row(1, 7, (1, 1, 4, 4))])
+    write_image(tmp_path / "data/train/3.jpg", seed=30, size=(9, 9))
+    (tmp_path / "data/train/4.jpg").unlink()
+    assert main(["check", f"{tmp_path}/data", "--workers", "0", "--out", str(tmp_path / "out")]) == 1
+    found = {
+        row["problem"]: row["count"] for row in json.loads((tmp_path / "out/findings.json").read_text())["findings"]
+    }
+    expected = (
+        "unreadable file",
+        "another size than annotated",
+        "unknown category",
+        "unknown image",
+        "faulty annotation",
+    )
+    assert {name: found.get(name) for name in expected} == dict.fromkeys(expected, 1)
+    assert {name: found[name] for name in ("box outside", "box without area", "empty mask")} == {
+        "box outside": 1,
+        "box without area": 1,
+        "empty mask": 2,  # that of the box without area too
+    }
+    assert found["nothing marked"] == 5  # the last image of train, and four of val
+    assert found["class not marked"] == 1
+    assert "5 images" in capsys.readouterr().out
+
+
+def test_sound_data_has_no_faults(tmp_path: Path) -> None:
+    for number in range(20):
+        write_image(tmp_path / f"{number}.jpg", seed=number)
+        (tmp_path / f"{number}.xml").write_text(voc_xml([("wheel", (2, 2, 5, 5))]))
+    findings = check_data(tmp_path, labels="boxes")
+    assert findings.is_fit
+    assert findings.splits[0].class_counts == (18,)
+    assert check_data("shapes:size=48,count=6,val=2", labels="masks").is_fit
+    assert check_data("shapes:size=48,count=6,val=2", labels="boxes").is_fit
+
+
+def test_what_data_has_is_guessed(tmp_path: Path) -> None:
+    assert guess_marks("camvid:anywhere") == "masks"
+    assert guess_marks("coco:anywhere") == "boxes"
+    assert guess_marks("shapes") == guess_marks("cifar100:/data") == guess_marks(str(tmp_path)) == "classes"
+    with pytest.raises(ValueError, match="--labels masks or --labels boxes"):
+        guess_marks("voc:anywhere")
+    write_image(tmp_path / "images/a.jpg")
+    (tmp_path / "labels").mkdir()
+    assert guess_marks(str(tmp_path)) == "classes"
+    (tmp_path / "data.yaml").touch()
+    assert guess_marks(str(tmp_path)) == "boxes"
+    write_mask(tmp_path / "labels/a.png", make_mask(2, size=(HEIGHT, WIDTH)))
+    assert guess_marks(str(tmp_path)) == "masks"
