@@ -4,7 +4,8 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from vitrail.inference.passes import check_keys, find_recipe, load_seeing
+from vitrail.inference.passes import check_keys, find_recipe, seeing
+from vitrail.inference.trained import Trained, load_whatever
 from vitrail.tasks import find_task
 from vitrail.tasks.contract import Evaluation, EvaluationRequest
 
@@ -27,7 +28,10 @@ def evaluate(
     text = os.fspath(source)
     check_keys(settings)
     given = {**settings, **({} if data is None else {"data": data})}
-    trained = load_seeing(text, given)
+    trunk = given.get("trunk")
+    trained = load_whatever(text, trunk=None if trunk is None else str(trunk))
+    if isinstance(trained, Trained):
+        trained = seeing(trained, given)
     options = {"sizes": _several(sizes), "crop_ratios": _several(crop_ratios), "tokens": tokens}
     return find_task(trained.task).evaluate(EvaluationRequest(text, trained, given, options, find_recipe(text)))
 

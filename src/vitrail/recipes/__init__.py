@@ -24,6 +24,7 @@ from vitrail.recipes import (
     small,
     three_things,
     transfer,
+    translation,
     vit,
 )
 from vitrail.recipes.published import figure_of, fill_in
@@ -64,6 +65,8 @@ RECIPES: Mapping[str, Entry] = {
     "small_photos": Entry(small.small_photos),
     "small_photos_scratch": Entry(small.small_photos_scratch),
     "fine_tune": Entry(small.fine_tune),
+    # Translation
+    "translate_small": Entry(translation.translate_small),
     # DeiT
     "deit_tiny": Entry(deit.deit, ("tiny",)),
     "deit_small": Entry(deit.deit, ("small",)),

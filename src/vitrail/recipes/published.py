@@ -95,7 +95,8 @@ def figure_of(function: Function, arguments: tuple[str, ...]) -> Published | Non
     given.apply_defaults()
     recipe = function(*arguments)
     last = stage_of(recipe, recipe.num_stages - 1)
-    assert isinstance(last, ImageRecipe)
+    if not isinstance(last, ImageRecipe):
+        return None
     size = last.evaluation.image_size or last.image_size
     assert isinstance(size, int)
     for training in TRAININGS.get(function, ()):

@@ -23,6 +23,7 @@ TASKS: dict[str, Row] = {
     "clusterfit": Row("vitrail.tasks.clusterfit.task:ClusterFit", "vitrail.tasks.clusterfit.settings:ClusterFitRecipe"),
     "dino": Row("vitrail.tasks.dino.task:DinoTask", "vitrail.tasks.dino.settings:DinoRecipe"),
     "tokenizer": Row("vitrail.tasks.tokenizer.task:Tokenize", "vitrail.tasks.tokenizer.settings:TokenizerRecipe"),
+    "translate": Row("vitrail.tasks.translate.task:Translate", "vitrail.tasks.translate.settings:TranslateRecipe"),
     "masked": Row("vitrail.tasks.masked.task:MaskedModelling", "vitrail.tasks.masked.settings:MaskedRecipe"),
 }
 
