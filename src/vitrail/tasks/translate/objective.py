@@ -1,8 +1,9 @@
 """The label-smoothed cross-entropy of the next token."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from vitrail.tasks.contract import Losses, Objective
 from vitrail.translation.token_batches import TokenBatch
@@ -25,8 +26,30 @@ class NextToken(Objective[TokenBatch]):
 
 
 def smoothed_loss(logits: Tensor, answers: Tensor, *, smoothing: float) -> tuple[Tensor, Tensor]:
-    """The mean loss of logits [number, vocabulary], and detached what it is without smoothing."""
-    total = functional.cross_entropy(logits, answers, label_smoothing=smoothing)
-    with torch.no_grad():
-        plain = functional.cross_entropy(logits, answers) if smoothing else total.detach()
+    """The mean loss of logits [number, vocabulary], and, without a gradient, what it is without smoothing."""
+    total, plain = _SmoothedLoss.apply(logits, answers, smoothing)  # type: ignore[no-untyped-call]
     return total, plain
+
+
+class _SmoothedLoss(torch.autograd.Function):
+    """Cross-entropy of (1 - smoothing) of the answer and the rest spread evenly, in few passes over the logits."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, answers: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
+        total = torch.logsumexp(logits, dim=1)
+        plain = (total - logits.gather(1, answers[:, None])[:, 0]).mean()
+        ctx.save_for_backward(logits, answers)
+        ctx.smoothing = smoothing
+        ctx.mark_non_differentiable(plain)
+        if not smoothing:
+            return plain.clone(), plain
+        spread = (total - logits.mean(dim=1)).mean()
+        return (1.0 - smoothing) * plain + smoothing * spread, plain
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        logits, answers = ctx.saved_tensors
+        factor = gradients[0] / len(logits)
+        update = torch.softmax(logits, dim=1).sub_(ctx.smoothing / logits.shape[1])
+        rest = update.new_full((len(answers), 1), ctx.smoothing - 1.0)
+        return update.scatter_add_(1, answers[:, None], rest).mul_(factor), None, None
