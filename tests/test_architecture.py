@@ -20,7 +20,8 @@ ARROWS: dict[str, set[str]] = {
     "pages": set(),
     "layers": set(),
     "models": {"layers", "settings"},
-    "weights": {"vitrail", "storage", "layers", "settings", "models", "heads"},
+    "translation": {"storage", "pages", "layers", "settings", "models", "data", "evaluation"},
+    "weights": {"vitrail", "storage", "layers", "settings", "models", "heads", "translation"},
     "data": {"storage", "pages", "settings"},
     "heads": {"layers", "models"},
     "evaluation": {"storage", "layers", "models", "data"},
@@ -31,11 +32,11 @@ ARROWS: dict[str, set[str]] = {
     "settings": set(),
     "tasks": {
         *("storage", "pages", "layers", "models", "heads", "weights", "data", "evaluation", "inspection", "inference"),
-        *("preview", "explain", "settings"),
+        *("preview", "explain", "settings", "translation"),
     },
     "inference": {
         *("storage", "pages", "layers", "models", "heads", "weights", "data", "evaluation", "settings", "tasks"),
-        "training",
+        *("training", "translation"),
     },
     "training": {
         *("vitrail", "storage", "pages", "layers", "models", "heads", "weights", "data", "evaluation", "settings"),
@@ -44,7 +45,7 @@ ARROWS: dict[str, set[str]] = {
     "recipes": {"models", "settings", "tasks"},
     "cli": {
         *("vitrail", "layers", "models", "weights", "data", "evaluation", "explain", "inference", "tasks"),
-        *("inspection", "preview", "gallery", "training", "settings", "recipes", "pages", "storage"),
+        *("inspection", "preview", "gallery", "training", "settings", "recipes", "pages", "storage", "translation"),
     },
 }
 
@@ -120,8 +121,9 @@ KINDS = {
     *("MaskedModel", "Tokenizer", "TokenizerConfig"),
     *("Detector", "DetectorConfig"),
     *("SegmentModel", "SegmentConfig"),
+    *("Seq2Seq", "Seq2SeqConfig"),
 }
-WHO_MAKES_MODELS = ("models/", "heads/", "tasks/", "weights/save.py", "weights/pretrained.py")
+WHO_MAKES_MODELS = ("models/", "heads/", "tasks/", "translation/", "weights/save.py", "weights/pretrained.py")
 
 
 def test_models_answer_for_themselves() -> None:

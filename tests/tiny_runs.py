@@ -58,6 +58,7 @@ def model_of(recipe: Recipe, *, num_classes: int, classes: list[str] | None = No
     """The model that a recipe begins with, for that many classes, which may have names."""
     task = task_of(recipe)
     model = task.make_model({"classes": classes or [str(number) for number in range(num_classes)]})
+    assert isinstance(model, Model)
     if recipe.model.init is not None:
         task.load_initial(model, recipe.model.init, description={} if classes is None else {"classes": classes})
     freeze(model.trunk, recipe.model.train_only)

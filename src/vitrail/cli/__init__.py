@@ -27,6 +27,7 @@ from vitrail.cli import (
     recipes,
     retrieve,
     train,
+    translate,
 )
 from vitrail.settings.own import allow_own, trusting_files
 
@@ -43,6 +44,7 @@ VERBS = {
     "pretrain": pretrain,
     "evaluate": evaluate,
     "predict": predict,
+    "translate": translate,
     "probe": probe,
     "retrieve": retrieve,
     "explain": explain,

@@ -4,7 +4,8 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from vitrail.inference.passes import check_keys, find_recipe, load_seeing, read_whole
+from vitrail.inference.passes import check_keys, find_recipe, read_whole, seeing
+from vitrail.inference.trained import Trained, load_whatever
 from vitrail.tasks import find_task
 from vitrail.tasks.contract import Evaluation, EvaluationRequest
 
@@ -32,7 +33,10 @@ def evaluate(
     text = os.fspath(source)
     check_keys(settings)
     given = {**settings, **({} if data is None else {"data": data})}
-    trained = load_seeing(text, given)
+    trunk = given.get("trunk")
+    trained = load_whatever(text, trunk=None if trunk is None else str(trunk))
+    if isinstance(trained, Trained):
+        trained = seeing(trained, given)
     for name, value in (("window", window), ("short_side", short_side)):
         if value is not None:
             read_whole(value, name)

@@ -19,7 +19,7 @@ from vitrail.data.quarantine import NotingQuarantine, Problem
 from vitrail.data.sampler import Sampler
 from vitrail.data.sources.given import AnyImage, GivenImages
 from vitrail.evaluation.predict import predict
-from vitrail.models.contract import Model
+from vitrail.models.contract import AnyModel, Model
 from vitrail.settings.image_recipe import ImageRecipe
 from vitrail.settings.recipe import Recipe
 from vitrail.settings.section import ImageSize
@@ -33,10 +33,9 @@ from vitrail.training.loop.ema import MovingAverage
 from vitrail.training.runs.checkpoint import Checkpoints, load_run_state
 from vitrail.training.runs.checkpoint_content import REMEDY
 from vitrail.training.runs.run_folder import RunFolder
-from vitrail.weights import load_model
 from vitrail.weights.hub import HUB_PREFIX, HubAddress, fetch
 from vitrail.weights.pack import PACK_FILE, read_pack, unpack
-from vitrail.weights.save import CONFIG_FILE
+from vitrail.weights.save import CONFIG_FILE, load_any_model
 
 _LOGGER = logging.getLogger(__name__)
 TASK_FILE = "task.json"
@@ -52,9 +51,24 @@ class Coarse:
     of: tuple[int, ...]  # the coarse class of each class
 
 
+@dataclass(frozen=True, eq=False)
+class Loaded:
+    """A model in eval mode, on the CPU, whatever it takes, with what lies beside its weights."""
+
+    model: AnyModel
+    description: dict[str, Any] | None  # the content of its task.json
+    label: str  # where it is, for messages
+    stage: Recipe | None = None  # the last stage of the run that it is of
+
+    @property
+    def task(self) -> str:
+        """What it has learnt."""
+        return str((self.description or {}).get("task", "classify"))
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Trained:
-    """A model in eval mode, on the CPU, and how it is used."""
+    """A model of images in eval mode, on the CPU, and how it is used."""
 
     model: Model
     classes: tuple[str, ...] | None  # None: nobody has said what they are called
@@ -147,27 +161,49 @@ def load_trained(source: str | os.PathLike[str], *, trunk: str | None = None) ->
     A run that has not ended gives the weights of its newest checkpoint: their moving average where there is one.
     `trunk` is the place of a pack's trunk, where it is not the one that the pack names.
     """
+    trained = load_whatever(source, trunk=trunk)
+    if isinstance(trained, Loaded):
+        raise ValueError(
+            f"{trained.label} holds a model of the task {trained.task}, which takes {trained.model.takes} and no images"
+        )
+    return trained
+
+
+def load_whatever(source: str | os.PathLike[str], *, trunk: str | None = None) -> "Trained | Loaded":
+    """The model of a source of `load_trained`; one that takes no images with what lies beside it, and no more."""
     text = os.fspath(source)
-    if (Path(text).expanduser() / PACK_FILE).is_file():
+    folder = Path(text).expanduser()
+    if (folder / PACK_FILE).is_file():
         return load_pack(trunk, text)
     if trunk is not None:
         raise ValueError(f"{text} is no pack: it has no trunk=")
+    if not text.startswith(HUB_PREFIX) and not folder.exists():
+        from vitrail.inference.named import load_by_name, read_name  # which makes what this file describes
+
+        return load_by_name(read_name(text))
+    loaded = load_parts(text)
+    if not isinstance(loaded.model, Model):
+        return loaded
+    size = None
+    if isinstance(loaded.stage, ImageRecipe):
+        size = loaded.stage.evaluation.image_size or loaded.stage.image_size
+    return make_trained(loaded.model, loaded.description, label=loaded.label, image_size=size)
+
+
+def load_parts(text: str) -> Loaded:
+    """The model of a run's folder, of one that `save_model` wrote or of the hub, and what lies beside it."""
     if text.startswith(HUB_PREFIX):
-        return make_trained(load_model(text), fetch_description(text), label=text)
+        return Loaded(load_any_model(text), fetch_description(text), text)
     folder = Path(text).expanduser()
     run = RunFolder(folder)
     if run.is_begun:
         return _load_run(run)
-    if not folder.exists():
-        from vitrail.inference.named import load_by_name, read_name  # which makes what this file describes
-
-        return load_by_name(read_name(text))
     if not (folder / CONFIG_FILE).is_file():
         raise ValueError(
             f"{text} holds neither a run (recipe.yaml), a saved model ({CONFIG_FILE}) nor a pack ({PACK_FILE}); "
             "bare weights are read with vitrail.load_weights into a model, which vitrail.save_model makes a folder of"
         )
-    return make_trained(load_model(folder), read_description(folder), label=text)
+    return Loaded(load_any_model(folder), read_description(folder), text)
 
 
 def load_pack(trunk: Model | str | os.PathLike[str] | None, pack: str | os.PathLike[str]) -> Trained:
@@ -299,24 +335,21 @@ def answer(
     yield from predict(model, loader.epoch(0), normalize=trained.normalize, device=device, dtype=dtype)
 
 
-def _load_run(run: RunFolder) -> Trained:
+def _load_run(run: RunFolder) -> Loaded:
     recipe = read_recipe(run.recipe_file)
     description: dict[str, Any] | None
     if (run.model / CONFIG_FILE).is_file():
-        number, model = recipe.num_stages - 1, load_model(run.model)
+        number, model = recipe.num_stages - 1, load_any_model(run.model)
         description = read_description(run.path)
     else:
         number, model, description = _load_newest(run, recipe)
     stage = stage_of(recipe, number)
     if description is not None:
         description = _task_of(stage).describe(description)
-    size = None
-    if isinstance(stage, ImageRecipe):
-        size = stage.evaluation.image_size or stage.image_size
-    return make_trained(model, description, label=str(run.path), image_size=size)
+    return Loaded(model, description, str(run.path), stage)
 
 
-def _load_newest(run: RunFolder, recipe: Recipe) -> tuple[int, Model, dict[str, Any]]:
+def _load_newest(run: RunFolder, recipe: Recipe) -> tuple[int, AnyModel, dict[str, Any]]:
     """The stage, the model and the description of the newest checkpoint."""
     newest = Checkpoints(run.checkpoints).newest()
     if newest is None:

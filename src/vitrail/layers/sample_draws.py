@@ -109,6 +109,16 @@ class SampleDraws:
         quarters = _mix(states[:, None] + counter).view(torch.int16)[:, :size]
         return (quarters >= round(rate * 2**16) - 2**15).view(like.shape)
 
+    def integers(self, layer: int, *, num_rows: int, length: int, stop: int) -> Tensor:
+        """`length` numbers of 0 ... stop - 1, a power of two, for each row: int64 [rows, length]."""
+        places = torch.arange(length, device=self._passes[num_rows].states.device) * _INCREMENT
+        return _mix(self._passes[num_rows].states[layer][:, None] + places) & (stop - 1)
+
+
+def hash_numbers(keys: Tensor) -> Tensor:
+    """A number in [0, 1) for each whole number, which follows from it alone: float32."""
+    return (_mix(_mix(keys * _INCREMENT) + _INCREMENT) >> 40 & 0xFFFFFF).float() / 2**24
+
 
 def _mix(state: Tensor) -> Tensor:
     """SplitMix64's finaliser; `>>` keeps the sign, so that what it brings in from above is masked out."""

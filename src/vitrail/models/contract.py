@@ -66,7 +66,53 @@ def for_channels(statistic: Sequence[float], in_channels: int) -> tuple[float, .
     return (statistics.fmean(statistic),) * in_channels
 
 
-class Model(nn.Module):
+class AnyModel(nn.Module):
+    """What training, checkpoints and saved models ask of a model, whatever it takes and gives."""
+
+    name: str = ""  # in the catalogue, or timm/NAME
+    family: str = ""  # what a saved model is built by
+    takes: ClassVar[str] = "images"  # what goes in, for messages
+
+    @property
+    def trunk(self) -> "AnyModel":
+        """What learns beside the head: of a model with a head on a trunk that trunk, else the model itself."""
+        return self
+
+    @property
+    def grid(self) -> Grid | None:
+        """Rows and columns of the patches that the weights are tied to; None where they are not."""
+        return None
+
+    def describe(self) -> dict[str, Any]:
+        """What the config.json of a saved model says of it: enough to build it again."""
+        raise NotImplementedError
+
+    def for_inference(self) -> "AnyModel":
+        """The part that is saved and served, on the same weights."""
+        return self
+
+    def parameter_layers(self) -> dict[str, int]:
+        """The layer of every parameter, by its name, from 0 at what goes in to the head: for layer-wise decay."""
+        raise NotImplementedError
+
+    def undecayed(self) -> set[str]:
+        """Names of parameters without weight decay: norms, biases, tokens, positions, LayerScale and scalar gates."""
+        return find_undecayed(self)
+
+    def parts(self) -> dict[str, set[str]]:
+        """For each of PARTS the names of its parameters: what can be trained alone."""
+        return dict(zip(PARTS, find_parts(self), strict=True))
+
+    def from_block(self, first: int) -> set[str]:
+        """Names of the parameters of the blocks from one on, and of what comes after them."""
+        raise NotImplementedError
+
+    def recompute_blocks(self) -> None:
+        """From now on recompute each block in the backward pass instead of keeping what is inside it."""
+        raise NotImplementedError
+
+
+class Model(AnyModel):
     """An image classifier: features, then a linear head.
 
     A family implements `features`; it may also implement `summarize`, the part of it the head needs, more cheaply. The
@@ -78,8 +124,6 @@ class Model(nn.Module):
     class_stage: ClassStage | None
     head: nn.Module
     preprocessing: Preprocessing
-    name: str = ""  # in the catalogue, or timm/NAME
-    family: str = ""  # what a saved model is built by
     own_settings: Mapping[str, Any] | None = None  # what a user's own function made it of
     is_folded: bool = False  # set by fold
     is_ours_alone: ClassVar[bool] = False  # whether no other library has names for its weights
@@ -183,11 +227,6 @@ class Model(nn.Module):
         return None
 
     @property
-    def grid(self) -> Grid | None:
-        """Rows and columns of the patches that the weights are tied to; None where they are not."""
-        return None
-
-    @property
     def takes_one_size(self) -> bool:
         """Whether images must be of the size the model is made for."""
         return False
@@ -270,28 +309,6 @@ class Model(nn.Module):
     def timm_state(self) -> dict[str, Tensor] | None:
         """The weights of timm's model inside, under timm's names; None where the model is not timm's."""
         return None
-
-    # What training asks.
-
-    def parameter_layers(self) -> dict[str, int]:
-        """The layer of every parameter, by its name, from 0 at the images to the head: for layer-wise decay."""
-        raise NotImplementedError
-
-    def undecayed(self) -> set[str]:
-        """Names of parameters without weight decay: norms, biases, tokens, positions, LayerScale and scalar gates."""
-        return find_undecayed(self)
-
-    def parts(self) -> dict[str, set[str]]:
-        """For each of PARTS the names of its parameters: what can be trained alone."""
-        return dict(zip(PARTS, find_parts(self), strict=True))
-
-    def from_block(self, first: int) -> set[str]:
-        """Names of the parameters of the blocks from one on, and of what comes after them."""
-        raise NotImplementedError
-
-    def recompute_blocks(self) -> None:
-        """From now on recompute each block in the backward pass instead of keeping what is inside it."""
-        raise NotImplementedError
 
 
 def level_indices(levels: Sequence[int], *, count: int, of: str) -> list[int]:

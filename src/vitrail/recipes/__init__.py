@@ -25,6 +25,7 @@ from vitrail.recipes import (
     small,
     three_things,
     transfer,
+    translation,
     upernet,
     vit,
 )
@@ -66,6 +67,8 @@ RECIPES: Mapping[str, Entry] = {
     "small_photos": Entry(small.small_photos),
     "small_photos_scratch": Entry(small.small_photos_scratch),
     "fine_tune": Entry(small.fine_tune),
+    # Translation
+    "translate_small": Entry(translation.translate_small),
     # DeiT
     "deit_tiny": Entry(deit.deit, ("tiny",)),
     "deit_small": Entry(deit.deit, ("small",)),

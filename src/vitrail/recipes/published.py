@@ -117,7 +117,8 @@ def figure_of(function: Function, arguments: tuple[str, ...]) -> Published | Non
     given.apply_defaults()
     recipe = function(*arguments)
     last = stage_of(recipe, recipe.num_stages - 1)
-    assert isinstance(last, ImageRecipe)
+    if not isinstance(last, ImageRecipe):
+        return None
     side = last.evaluation.image_size or last.image_size
     size = side if isinstance(side, int) else None
     for training in TRAININGS.get(function, ()):

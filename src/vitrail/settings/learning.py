@@ -12,7 +12,7 @@ from vitrail.settings.section import Section
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
-    from vitrail.models.contract import Model
+    from vitrail.models.contract import AnyModel
     from vitrail.training.loop.schedule import Schedules
 
 # What the papers' optimizers take: a recipe that names one of these is read without torch.
@@ -75,7 +75,7 @@ class OptimizerSettings(Section):
         taken = _KNOWN.get(self.name)
         return set() if taken is None else {"betas", "eps", "momentum", "nesterov"} - set(taken)
 
-    def build(self, model: "Model", *, lr: float | None = None) -> "Optimizer":
+    def build(self, model: "AnyModel", *, lr: float | None = None) -> "Optimizer":
         """The optimizer of what is not frozen in a model, at this learning rate, or at that of the settings."""
         from vitrail.training.loop.optimizer import build_optimizer
 

@@ -25,6 +25,7 @@ TASKS: dict[str, Row] = {
     "tokenizer": Row("vitrail.tasks.tokenizer.task:Tokenize", "vitrail.tasks.tokenizer.settings:TokenizerRecipe"),
     "segment": Row("vitrail.tasks.segment.task:Segment", "vitrail.tasks.segment.settings:SegmentRecipe"),
     "detect": Row("vitrail.tasks.detect.task:Detect", "vitrail.tasks.detect.settings:DetectRecipe"),
+    "translate": Row("vitrail.tasks.translate.task:Translate", "vitrail.tasks.translate.settings:TranslateRecipe"),
     "masked": Row("vitrail.tasks.masked.task:MaskedModelling", "vitrail.tasks.masked.settings:MaskedRecipe"),
 }
 

@@ -10,10 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from vitrail.data.contract import Batch, Dataset
-from vitrail.data.loader import Loader
 from vitrail.data.quarantine import Problem
 from vitrail.evaluation.predict import choose_device, choose_precision
-from vitrail.models.contract import Model
+from vitrail.models.contract import AnyModel
 from vitrail.pages.frame import PageSection
 from vitrail.settings.recipe import Recipe
 from vitrail.settings.text import change
@@ -160,12 +159,43 @@ class TaskData(Protocol):
         """What a model is built from and used with besides its weights, such as the names of classes."""
 
 
+class StepSampler(Protocol):
+    """Which samples make up each step, as far as the loop asks."""
+
+    @property
+    def num_steps(self) -> int:
+        """Steps of an epoch, as many in every one."""
+
+    @property
+    def batch_size(self) -> int:
+        """What a step holds over all processes, in what the task counts."""
+
+    @property
+    def first_places(self) -> list[int]:
+        """The places in a global batch at which this process's micro-batches begin, where steps are all alike."""
+
+
+class StepLoader(Protocol):
+    """The batches of a data set, as far as the loop asks."""
+
+    num_workers: int
+
+    @property
+    def sampler(self) -> Any: ...
+
+    def epoch(self, number: int, *, start_step: int = 0) -> Iterator[Any]:
+        """The micro-batches of an epoch, from a step on."""
+
+
+SomeLoader = TypeVar("SomeLoader", bound=StepLoader)
+
+
 @dataclass(frozen=True, eq=False)
-class Loaders:
+class Loaders(Generic[SomeLoader]):
     """The batches of a stage."""
 
-    train: Loader[Any]
-    val: Loader[Any]
+    train: SomeLoader
+    val: SomeLoader
 
 
 class RunReader(Protocol):
@@ -220,7 +250,7 @@ class EvaluationRequest:
     """What is to be measured on what."""
 
     source: str  # the run or model, for messages
-    trained: "Trained"
+    trained: Any  # a Trained; of a model that takes no images a Loaded
     settings: Mapping[str, Any]  # data, split, level, batch_size, device ... of `vitrail evaluate`
     options: Mapping[str, Any]  # what only some tasks know: sizes, crop ratios, tokens
     recipe: Recipe | None = None  # of the run that the model is of
@@ -238,6 +268,8 @@ class Task(ABC, Generic[B]):
     Recipe: ClassVar[type[Recipe]]
     measures: ClassVar[tuple[Measure, ...]]  # what evaluations give; the first decides "best", and heads the report
     signals: ClassVar[tuple[Measure, ...]] = ()  # of the parts of losses, by name, those that the report draws
+    counted: ClassVar[str] = "images"  # what batch_size, micro-batches and speeds count
+    counts_of_sample: ClassVar[int] = 1  # how many of these a usual sample has
 
     def __init__(self, recipe: Any, site: Site) -> None:
         self.recipe, self.site = recipe, site
@@ -259,22 +291,22 @@ class Task(ABC, Generic[B]):
         return {"task": self.recipe.task, **data}
 
     @abstractmethod
-    def make_model(self, description: Mapping[str, Any]) -> Model:
+    def make_model(self, description: Mapping[str, Any]) -> AnyModel:
         """Trunk and head with their initial weights, which the seed decides, for data of that description."""
 
     @abstractmethod
-    def load_initial(self, model: Model, source: str | Initial, *, description: Mapping[str, Any]) -> None:
+    def load_initial(self, model: Any, source: str | Initial, *, description: Mapping[str, Any]) -> None:
         """Weights to start from: of a run, a file or the stage before."""
 
     @abstractmethod
-    def attach(self, model: Model) -> None:
+    def attach(self, model: Any) -> None:
         """Get ready to prepare batches for a model, which is on its device now."""
 
     def start_head(self) -> None:
         """Give a new head on weights to start from its first weights, where they are not those of `make_model`."""
 
     @abstractmethod
-    def make_loaders(self, *, num_parts: int, listing: Path | None) -> Loaders:
+    def make_loaders(self, *, num_parts: int, listing: Path | None) -> Loaders[Any]:
         """The batches of train, in `num_parts` micro-batches a step, and of val; broken samples go to `listing`."""
 
     @abstractmethod
@@ -294,13 +326,13 @@ class Task(ABC, Generic[B]):
         """What the model says about a prepared batch in evaluation, for the plan."""
 
     @abstractmethod
-    def make_evaluators(self, objective: Objective[B], loaders: Loaders) -> Sequence[Evaluator]:
+    def make_evaluators(self, objective: Objective[B], loaders: Loaders[Any]) -> Sequence[Evaluator]:
         """How the run is measured."""
 
-    def finish(self, objective: Objective[B], loaders: Loaders) -> None:
+    def finish(self, objective: Objective[B], loaders: Loaders[Any]) -> None:
         """What the end of a stage needs, with the weights it ends with, before the last evaluation."""
 
-    def notes(self, loaders: Loaders) -> Iterator[Mapping[str, Any]]:
+    def notes(self, loaders: Loaders[Any]) -> Iterator[Mapping[str, Any]]:
         """Further lines of metrics beside an evaluation; the main process asks, where the model is whole."""
         return iter(())
 
@@ -330,7 +362,7 @@ class Task(ABC, Generic[B]):
         lines += [f"{one.label:<24}{one.show(figures[one.key])}" for one in cls.measures if one.key in figures]
         return Evaluation(figures, {"task": recipe.task, "data": recipe.data.spec, **figures}, "\n".join(lines))
 
-    def measure_trained(self, model: Model) -> dict[str, float]:
+    def measure_trained(self, model: Any) -> dict[str, float]:
         """The figures of a model that is attached and trained, by the evaluators of its run."""
         loaders = self.make_loaders(num_parts=1, listing=None)
         objective = self.make_objective(total_steps=1, is_trial=True)
@@ -358,6 +390,18 @@ class Task(ABC, Generic[B]):
     def remarks(cls, run: RunReader) -> Iterator[str]:
         """Lines for the terminal, when a run has ended."""
         return iter(())
+
+    def count_step(self, data: TaskData) -> int:
+        """What a step holds over all processes, in what the task counts."""
+        return min(self.recipe.batch_size, data.num_train)
+
+    def share_of(self, batch: B, *, sampler: StepSampler, num_ranks: int) -> float:
+        """The weight of a micro-batch's mean loss in that of its step, as each of so many processes computes it."""
+        return batch.num_samples * num_ranks / sampler.batch_size
+
+    def first_of(self, batch: B, *, place: int, sampler: StepSampler) -> int:
+        """The place in the global batch at which a step's micro-batch of that place begins."""
+        return sampler.first_places[place]
 
     @property
     def keeps_pairs(self) -> bool:

@@ -16,16 +16,17 @@ from vitrail.heads.mask_rcnn import Detector, DetectorSettings
 from vitrail.heads.segment import SegmentModel, SegmentSettings
 from vitrail.models.build import FAMILIES, OWN, build_model, build_own_model, build_timm_model
 from vitrail.models.config import config_from_settings
-from vitrail.models.contract import Model, Preprocessing
+from vitrail.models.contract import AnyModel, Model, Preprocessing
 from vitrail.models.timm_backbone import TimmBackbone
 from vitrail.models.tokenizer import Tokenizer, TokenizerConfig
 from vitrail.storage import read_json, replacing_files, settle, write_json
 from vitrail.storage.reading import WRONG_CONTENT
 from vitrail.storage.tensors import write_tensors
+from vitrail.translation.network import Seq2Seq, Seq2SeqConfig
 from vitrail.weights.hub import HUB_PREFIX, HubAddress, fetch
 from vitrail.weights.load import fit_weights, install
 from vitrail.weights.size_check import check_sizes
-from vitrail.weights.weight_files import GRID_KEY, format_grid, read_file
+from vitrail.weights.weight_files import GRID_KEY, Weights, format_grid, read_file
 from vitrail.weights.weight_sources import locate
 
 WEIGHTS_FILE, CONFIG_FILE = "model.safetensors", "config.json"
@@ -36,14 +37,15 @@ ON_TRUNK: dict[str, tuple[type[Any], Callable[..., AroundTrunk]]] = {
     SegmentModel.family: (SegmentSettings, SegmentModel),
     Detector.family: (DetectorSettings, Detector),
 }
-KNOWN_FAMILIES = (*FAMILIES, TimmBackbone.family, *ON_TRUNK, Tokenizer.family, OWN)
-CONFIG_KEYS = (VERSION_KEY, "family", "name", "settings", "preprocessing")
+KNOWN_FAMILIES = (*FAMILIES, TimmBackbone.family, *ON_TRUNK, Tokenizer.family, Seq2Seq.family, OWN)
+CONFIG_KEYS = (VERSION_KEY, "family", "name", "settings")
+IMAGE_KEYS = ("preprocessing",)  # beside these, of a model that takes images
 
 
 def save_model(
-    model: Model, folder: str | os.PathLike[str], *, documents: Mapping[str, Mapping[str, Any]] | None = None
+    model: AnyModel, folder: str | os.PathLike[str], *, documents: Mapping[str, Mapping[str, Any]] | None = None
 ) -> None:
-    """Write a model to a folder, which is made if need be: its weights, config and preprocessing.
+    """Write a model to a folder, which is made if need be: its weights and config, with the preprocessing of images.
 
     `documents` are JSON files by name that belong to it. All files are complete before they take the place of older
     ones, and load_model never sees one without the others.
@@ -62,7 +64,18 @@ def save_model(
 
 
 def load_model(source: str | os.PathLike[str]) -> Model:
-    """The model that save_model wrote to a folder or that lies on the hub (`hf://owner/name`), in eval mode.
+    """The model of images that save_model wrote to a folder or that lies on the hub (`hf://owner/name`), in eval mode.
+
+    Its names, shapes and settings have to fit exactly; the parameters are float32 whatever the file's precision.
+    """
+    model = load_any_model(source)
+    if not isinstance(model, Model):
+        raise ValueError(f"{source}: is a {model.family}, which takes {model.takes} and no images")
+    return model
+
+
+def load_any_model(source: str | os.PathLike[str]) -> AnyModel:
+    """The model that save_model wrote, whatever it takes, in eval mode.
 
     Its names, shapes and settings have to fit exactly; the parameters are float32 whatever the file's precision.
     """
@@ -71,6 +84,8 @@ def load_model(source: str | os.PathLike[str]) -> Model:
     weights = read_file(locate(source), label=f"{source}")
     place = f"{source}: {CONFIG_FILE}"
     check_sizes(description["settings"], weights.state, num_tensors=len(weights.state), label=place)
+    if description["family"] == Seq2Seq.family:
+        return _load_seq2seq(description, weights, label=f"{source}")
     trunk = description["settings"].get("trunk_family", description["family"])
     # Others than ours may keep buffers that their weights do not hold: they are built in full; ours takes memory once.
     with contextlib.nullcontext() if trunk in (TimmBackbone.family, OWN) else torch.device("meta"):
@@ -79,13 +94,33 @@ def load_model(source: str | os.PathLike[str]) -> Model:
     return model.eval()
 
 
-def describe(model: Model) -> dict[str, Any]:
+def _load_seq2seq(description: dict[str, Any], weights: Weights, *, label: str) -> AnyModel:
+    """A model of text, whose weights have our names alone."""
+    name = str(description["name"])
+    try:
+        model = Seq2Seq(config_from_settings(Seq2SeqConfig, name, with_tuples(description["settings"])))
+    except WRONG_CONTENT as error:
+        reason = " ".join(str(error).split()) if isinstance(error, ValueError) else f"{type(error).__name__} {error}"
+        raise ValueError(f"{label}: {CONFIG_FILE}: {reason}") from error
+    wanted = {key: value.shape for key, value in model.state_dict().items()}
+    found = {key: value.shape for key, value in weights.state.items()}
+    if wanted != found:
+        odd = next(key for key in (*wanted, *found) if wanted.get(key) != found.get(key))
+        raise ValueError(f"{label}: the weights are not those of the settings beside them ({odd}): get both anew")
+    model.load_state_dict({key: value.float() for key, value in weights.state.items()})
+    model.name = name
+    return model.eval()
+
+
+def describe(model: AnyModel) -> dict[str, Any]:
     """The content of config.json."""
     return {VERSION_KEY: __version__, **model.describe()}
 
 
-def check_saveable(model: Model) -> None:
+def check_saveable(model: AnyModel) -> None:
     """Refuse a model of ours that no longer has the parameters that its config asks for."""
+    if not isinstance(model, Model):
+        return
     if model.trunk is not model:
         check_saveable(model.trunk)
         return
@@ -104,7 +139,7 @@ def check_saveable(model: Model) -> None:
         raise ValueError("the model's parameters are no longer those of its config: save it before it is folded or cut")
 
 
-def separate_tensors(model: Model) -> dict[str, Tensor]:
+def separate_tensors(model: AnyModel) -> dict[str, Tensor]:
     """The state dict on the CPU, contiguous, and tensors that share memory copied, as the file format wants them."""
     separate: dict[str, Tensor] = {}
     seen: set[int] = set()
@@ -143,9 +178,11 @@ def read_description(path: Path, *, label: str) -> dict[str, Any]:
 
 def check_description(content: dict[str, Any], *, label: str, file: str) -> None:
     """Refuse a description of a model that lacks a part, or whose family this version does not have."""
-    missing = [key for key in CONFIG_KEYS if key not in content]
-    if missing or not all(isinstance(content[key], dict) for key in ("settings", "preprocessing")):
-        raise ValueError(f"{label}: {file} is incomplete ({', '.join(missing) or 'settings, preprocessing'})")
+    of_images = () if content.get("family") == Seq2Seq.family else IMAGE_KEYS
+    missing = [key for key in (*CONFIG_KEYS, *of_images) if key not in content]
+    groups = ("settings", *of_images)
+    if missing or not all(isinstance(content[key], dict) for key in groups):
+        raise ValueError(f"{label}: {file} is incomplete ({', '.join(missing) or ', '.join(groups)})")
     if content["family"] not in KNOWN_FAMILIES:
         known = ", ".join(KNOWN_FAMILIES)
         raise ValueError(f"{label}: unknown family {content['family']!r}; this vitrail {__version__} knows {known}")

@@ -5,13 +5,13 @@ import re
 
 from torch import nn
 
-from vitrail.models.contract import Model
+from vitrail.models.contract import AnyModel
 
 ALL = "all"
 _FROM_BLOCK = re.compile(r"blocks\.(\d+)\+")
 
 
-def freeze(model: Model, train_only: str) -> None:
+def freeze(model: AnyModel, train_only: str) -> None:
     """Freeze all parameters but those of the named parts, such as `attention`, `ffn,norm` or `blocks.18+`.
 
     The head always learns: a new task has new classes. With `head` nothing else does. What is frozen gets no gradient
@@ -38,7 +38,7 @@ def _learns(module: nn.Module) -> bool:
     return any(parameter.requires_grad for parameter in module.parameters(recurse=False))
 
 
-def _choose(model: Model, words: list[str]) -> set[str]:
+def _choose(model: AnyModel, words: list[str]) -> set[str]:
     """The names of the parameters that learn; every word must name at least one."""
     parts = model.parts()
     chosen = parts["head"]
@@ -50,7 +50,7 @@ def _choose(model: Model, words: list[str]) -> set[str]:
     return chosen
 
 
-def _find_word(model: Model, word: str, parts: dict[str, set[str]]) -> set[str]:
+def _find_word(model: AnyModel, word: str, parts: dict[str, set[str]]) -> set[str]:
     if first := _FROM_BLOCK.fullmatch(word):
         try:
             return model.from_block(int(first[1]))

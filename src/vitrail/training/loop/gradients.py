@@ -8,12 +8,11 @@ from torch import nn
 
 from vitrail.data.contract import Batch
 from vitrail.data.draws import Draws
-from vitrail.data.sampler import Sampler
 from vitrail.evaluation.lanes import Lanes
 from vitrail.evaluation.predict import autocast
 from vitrail.layers.sample_draws import SampleDraws, give_draws
-from vitrail.models.contract import Model
-from vitrail.tasks.contract import Losses, Objective, StepContext, Task
+from vitrail.models.contract import AnyModel
+from vitrail.tasks.contract import Losses, Objective, StepContext, StepSampler, Task
 from vitrail.training.loop.acceleration import compile_blocks
 from vitrail.training.loop.replicas import Replica, Replicas
 from vitrail.training.parallel.distributed import World, distribute, local_gradients
@@ -24,11 +23,11 @@ class StepGradients:
 
     def __init__(
         self,
-        model: Model,
+        model: AnyModel,
         task: Task[Any],
         *,
         objective: Objective[Any],
-        sampler: Sampler,
+        sampler: StepSampler,
         scaler: torch.amp.GradScaler,
         world: World,
         lanes: Lanes,
@@ -47,7 +46,7 @@ class StepGradients:
 
     def share_of(self, batch: Batch) -> float:
         """The weight of a micro-batch in the mean of a step, as each process computes it."""
-        return batch.num_samples * self.world.num_ranks / self.sampler.batch_size
+        return self.task.share_of(batch, sampler=self.sampler, num_ranks=self.world.num_ranks)
 
     def add(self, batches: Sequence[Batch], *, step: int, meanwhile: Callable[[], None]) -> Iterator[Losses]:
         """What each micro-batch of a step costs, after its gradients have been added to those of the model.
@@ -81,7 +80,7 @@ class StepGradients:
         return self._judge(self.parallel, batch, place=place, step=step, draws=self.draws)
 
     def _judge(self, model: nn.Module, batch: Batch, *, place: int, step: int, draws: SampleDraws) -> Losses:
-        site, first = self.task.site, self.sampler.first_places[place]
+        site, first = self.task.site, self.task.first_of(batch, place=place, sampler=self.sampler)
         draws.begin(
             Draws(site.seed, step, "layers").integer(2**62),
             first=first,

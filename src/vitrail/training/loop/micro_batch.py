@@ -31,10 +31,13 @@ def choose_micro_batch(
     num_samples: int,
     num_views: int = 1,
     num_lanes: int = 1,
+    unit: int = 1,
     device: torch.device,
     together: World | None = None,
 ) -> int:
     """The micro-batch for `num_samples` a step, always even; `judge` gives the loss of a batch of so many.
+
+    Where a task counts something else than samples, such as tokens, a usual sample has `unit` of these.
 
     A GPU tries what fits its memory, on a copy of the model; with a divided model, which can't be copied, on itself,
     and then all processes of `together` do the same. On other devices it follows from what two samples keep for the
@@ -42,14 +45,16 @@ def choose_micro_batch(
     ever taken.
     """
     if device.type != "cuda":
-        return _choose_by_sizes(model, judge, num_samples=num_samples, num_views=num_views, num_lanes=num_lanes)
+        return _choose_by_sizes(
+            model, judge, num_samples=num_samples, num_views=num_views, num_lanes=num_lanes, unit=unit
+        )
     trial = copy.deepcopy(model) if together is None else model
 
     def attempt(count: int) -> None:
         judge(trial, count).backward()
         torch.cuda.synchronize(device)
 
-    largest = _even(min(num_samples, _LARGEST))
+    largest = _even(min(num_samples, _LARGEST * unit))
     with _kept_buffers(model):
         # Beside the weights and gradients there will be two moments of the optimizer and a moving average: a copy of
         # the model takes the place of one of them here, this of the others.
@@ -65,16 +70,22 @@ def choose_micro_batch(
 
 
 def _choose_by_sizes(
-    model: nn.Module, judge: Callable[[nn.Module, int], Tensor], *, num_samples: int, num_views: int, num_lanes: int
+    model: nn.Module,
+    judge: Callable[[nn.Module, int], Tensor],
+    *,
+    num_samples: int,
+    num_views: int,
+    num_lanes: int,
+    unit: int,
 ) -> int:
     if any(isinstance(part, _BatchNorm) and part.training for part in model.modules()):
-        return _even(min(num_samples, _LARGEST_ON_CPU // num_views))
+        return _even(min(num_samples, _LARGEST_ON_CPU // num_views * unit))
     with _kept_buffers(model):
-        size = max(1, count_kept_bytes(model, lambda: judge(model, 2)) // 2)
+        size = max(1, count_kept_bytes(model, lambda: judge(model, 2 * unit)) // 2)
     suits_cores = min(max(_ENOUGH_ON_CPU, _ACTIVATIONS_ON_CPU // size), _LARGEST_ON_CPU)
     fits_memory = int(_SHARE_OF_MACHINE * (memory_of_machine() or _MEMORY_UNTOLD) / num_lanes) // size
-    fills_lanes = max(_SMALLEST_OF_LANE, -(-num_samples // num_lanes))
-    count = _even(min(num_samples, suits_cores, fits_memory, fills_lanes))
+    fills_lanes = max(_SMALLEST_OF_LANE * unit, -(-num_samples // num_lanes))
+    count = _even(min(num_samples, suits_cores * unit, fits_memory * unit, fills_lanes))
     _LOGGER.info("micro-batch of %d: a sample keeps %.1f MB for the backward pass", count, size / 1e6)
     return count
 

@@ -11,7 +11,7 @@ from typing import Any
 import timm.optim
 import torch
 
-from vitrail.models.contract import Model
+from vitrail.models.contract import AnyModel
 from vitrail.settings.learning import OptimizerSettings
 from vitrail.settings.own import is_own, load_own
 from vitrail.training.loop.muon import MuonWithAdamW
@@ -94,7 +94,7 @@ def find_optimizer(name: str) -> FoundOptimizer:
     return FoundOptimizer(name, make, defaults, hidden_axes=(2, 3, 4) if is_muon else ())
 
 
-def build_optimizer(model: Model, settings: OptimizerSettings, *, lr: float) -> torch.optim.Optimizer:
+def build_optimizer(model: AnyModel, settings: OptimizerSettings, *, lr: float) -> torch.optim.Optimizer:
     """The optimizer of all parameters of a model that are not frozen, in the groups of `parameter_groups`.
 
     Give it the bare model, on its device: wrappers change names. Gradients are clipped by the caller.

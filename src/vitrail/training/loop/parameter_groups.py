@@ -5,13 +5,13 @@ from typing import Any
 
 from torch import nn
 
-from vitrail.models.contract import Model
+from vitrail.models.contract import AnyModel
 
 HIDDEN = "decay.hidden"
 
 
 def parameter_groups(
-    model: Model,
+    model: AnyModel,
     *,
     lr: float,
     weight_decay: float,
@@ -54,7 +54,7 @@ def parameter_groups(
     return [groups[name] for name in sorted(groups)]
 
 
-def hidden_weights(model: Model, *, axes: tuple[int, ...]) -> Callable[[str, nn.Parameter], bool]:
+def hidden_weights(model: AnyModel, *, axes: tuple[int, ...]) -> Callable[[str, nn.Parameter], bool]:
     """Whether a parameter is a weight of so many axes between the stem and the head."""
     layers = model.parameter_layers()
     head = max(layers.values())

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from vitrail.evaluation.predict import autocast
-from vitrail.models.contract import Model
+from vitrail.models.contract import AnyModel
 from vitrail.tasks.contract import Objective, StepContext, Task
 from vitrail.training.loop.micro_batch import choose_micro_batch
 from vitrail.training.loop.replicas import draws_elsewhere
@@ -36,7 +36,7 @@ class ComputePlan(NamedTuple):
 
 
 def plan_compute(
-    model: Model, task: Task[Any], *, stage: int, num_samples: int, num_cores: int, folder: RunFolder, world: World
+    model: AnyModel, task: Task[Any], *, stage: int, num_samples: int, num_cores: int, folder: RunFolder, world: World
 ) -> ComputePlan:
     """The plan for `num_samples` a step in this process: the recipe's, the one the run began with, or by rule.
 
@@ -56,6 +56,7 @@ def plan_compute(
             make_trial(task, objective),
             num_samples=num_samples,
             num_views=task.num_views,
+            unit=task.counts_of_sample,
             num_lanes=num_cores if has_lanes else 1,
             device=site.device,
             together=world if is_sharded(model) else None,
@@ -84,7 +85,7 @@ def read_plan(folder: RunFolder) -> dict[str, Any]:
     return plan
 
 
-def can_have_lanes(model: Model, objective: Objective[Any], task: Task[Any], *, world: World) -> bool:
+def can_have_lanes(model: AnyModel, objective: Objective[Any], task: Task[Any], *, world: World) -> bool:
     """Whether micro-batches may be computed side by side: by one process, on a CPU, where no order matters."""
     is_alone = task.site.device.type == "cpu" and world.num_ranks == 1 and not task.recipe.run.compile
     return is_alone and objective.is_divisible and not draws_elsewhere(model)

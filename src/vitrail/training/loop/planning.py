@@ -11,13 +11,12 @@ import torch
 from torch import nn
 
 from vitrail.data.contract import Batch
-from vitrail.data.loader import Loader
 from vitrail.evaluation.lanes import Lanes
 from vitrail.evaluation.predict import autocast, choose_device, choose_precision
 from vitrail.settings.recipe import Recipe
 from vitrail.settings.text import stage_of
 from vitrail.tasks import find_task
-from vitrail.tasks.contract import Losses, StepContext, Task, TaskData
+from vitrail.tasks.contract import Losses, StepContext, StepLoader, Task, TaskData
 from vitrail.tasks.site import Site
 from vitrail.training.loop.ema import MovingAverage
 from vitrail.training.loop.freezing import freeze
@@ -158,7 +157,7 @@ def measure_stage(task: Task[Any], data: TaskData, *, memory: "_Memory") -> Stag
     )
 
 
-def measure_loading(loader: Loader[Any]) -> float:
+def measure_loading(loader: StepLoader) -> float:
     """Training samples a second, read and augmented, with nothing else going on."""
     num_first = max(1, loader.num_workers)  # every worker's first batch comes late, and all at once
     num_batches = num_samples = epoch = 0
@@ -195,11 +194,11 @@ class _Trial:
         self.average = MovingAverage(self.model, decay=decay) if decay else None
         self.num_lanes = 1
         num_ranks = recipe.run.devices * recipe.run.nodes
-        self.num_samples = -(-min(recipe.batch_size, data.num_train) // num_ranks)  # of a step on one device
+        self.num_samples = -(-task.count_step(data) // num_ranks)  # of a step on one device, in what the task counts
 
     def count_parts(self, micro_batch: int) -> int:
         """Micro-batches of about that size in a step."""
-        return max(1, min(self.recipe.batch_size, self.num_samples) // max(2, micro_batch))
+        return max(1, min(self.recipe.batch_size, self.num_samples) // max(2, micro_batch * self.task.counts_of_sample))
 
     def choose_micro_batch(self) -> int:
         """The recipe's micro-batch, or the one that the run would take; with how many lanes, is noted here."""
@@ -210,6 +209,7 @@ class _Trial:
             make_trial(self.task, self.objective),
             num_samples=self.num_samples,
             num_views=self.task.num_views,
+            unit=self.task.counts_of_sample,
             num_lanes=num_cores if has_lanes else 1,
             device=self.device,
         )

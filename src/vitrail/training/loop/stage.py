@@ -34,7 +34,13 @@ class Stage(StageParts):
         """Take all steps that are left."""
         self._last_save = time.monotonic()
         epochs = self.total_steps / self.sampler.num_steps
-        bar = self.progress.stage(self.recipe.model.name, total=self.total_steps, completed=self.step, epochs=epochs)
+        bar = self.progress.stage(
+            self.recipe.model.name,
+            total=self.total_steps,
+            completed=self.step,
+            epochs=epochs,
+            counted=self.task.counted,
+        )
         with self.gradients.lanes, bar:
             while self.step < self.total_steps and not self._has_stalled():
                 steps = ReadAhead(self._steps_of_epoch())

@@ -126,7 +126,7 @@ class StageParts:
         self.average = MovingAverage(self.model, decay=decay, warmup=True) if decay else None
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.dtype == torch.float16)
         self.num_parts = count_parts(
-            min(recipe.batch_size, self.data.num_train),
+            self.task.count_step(self.data),
             num_ranks=self.world.num_ranks,
             micro_batch=plan.micro_batch,
             keeps_pairs=self.task.keeps_pairs,
@@ -162,8 +162,8 @@ class StageParts:
 
     @property
     def _rank_batch(self) -> int:
-        """Samples of a step in this process."""
-        return -(-min(self.recipe.batch_size, self.data.num_train) // self.world.num_ranks)
+        """What a step holds in this process, in what the task counts."""
+        return -(-self.task.count_step(self.data) // self.world.num_ranks)
 
     @property
     def epoch(self) -> float:

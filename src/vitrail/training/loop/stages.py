@@ -75,7 +75,7 @@ def note_data(folder: RunFolder, description: Mapping[str, Any], *, before: Mapp
     for key in before.keys() & description.keys() - set(_UNCHECKED):
         if before[key] != description[key]:
             raise ValueError(
-                f"{folder.path} was begun with other data (its {key.replace('num_', 'number of images in ')} "
+                f"{folder.path} was begun with other data (its {key.replace('num_', 'number of samples in ')} "
                 "changed): restore the data, or begin a new run with init=" + str(folder.path)
             )
     folder.write_json(folder.task_file, description)

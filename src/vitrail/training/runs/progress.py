@@ -29,7 +29,7 @@ _LEAST_BAR = 8  # columns
 
 
 class Progress:
-    """Counts images and waiting, and shows them. Of several processes only the main one shows anything."""
+    """Counts samples and waiting, and shows them. Of several processes only the main one shows anything."""
 
     def __init__(self, *, is_shown: bool, console: Console | None = None) -> None:
         self.console = console or Console(stderr=True)
@@ -39,14 +39,21 @@ class Progress:
         self._line_at = 0.0
         self._reset()
         self._started = time.monotonic()
+        self._counted = "images"
 
     def _reset(self) -> None:
         self._since, self._samples, self._waited = time.monotonic(), 0, 0.0
 
     @contextlib.contextmanager
-    def stage(self, name: str, *, total: int, completed: int, epochs: float) -> Iterator[None]:
-        """Show the steps of a stage inside the block, of which some may be done; it has so many epochs."""
+    def stage(
+        self, name: str, *, total: int, completed: int, epochs: float, counted: str = "images"
+    ) -> Iterator[None]:
+        """Show the steps of a stage inside the block, of which some may be done; it has so many epochs.
+
+        `counted` is what its samples are called.
+        """
         self._reset()
+        self._counted = counted
         self._course = _Course(total=total, epochs=epochs, begun_at=completed, since=time.monotonic())
         if not (self.is_shown and can_draw_bars(self.console)):
             yield
@@ -84,10 +91,10 @@ class Progress:
         return time.monotonic() - self._since > _METRIC_SECONDS
 
     def speed(self) -> dict[str, float]:
-        """Images a second and the share of time spent waiting, since the last call; and the time of the run."""
+        """Images, or what else is counted, a second and the share of time spent waiting, since the last call; and the time of the run."""
         seconds = max(time.monotonic() - self._since, 1e-9)
         speed = {
-            "images_per_second": round(self._samples / seconds, 2),
+            f"{self._counted}_per_second": round(self._samples / seconds, 2),
             "data_wait": round(min(1.0, self._waited / seconds), 4),
             "seconds": round(time.monotonic() - self._started, 3),
         }
@@ -100,7 +107,7 @@ class Progress:
         notes = (
             _Note(f"epoch {record['epoch']:.2f}/{course.epochs:g}", rank=1),
             _Note(f"loss {record['loss']:.3f}", rank=2),
-            _Note(f"{record['images_per_second']:.0f} images/s", rank=3),
+            _Note(f"{record[f'{self._counted}_per_second']:.0f} {self._counted}/s", rank=3),
             *([_Note(f"waiting for data {wait:.0%}", rank=4)] if wait >= _NOTABLE_WAIT else ()),
             _Note(course.describe_rest(record["step"]), rank=0),
         )

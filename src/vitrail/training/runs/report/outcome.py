@@ -27,7 +27,8 @@ class Outcome:
     epochs: float  # done, over all stages
     planned_epochs: float
     seconds: float
-    images_per_second: float  # of the last stage: its median
+    speed: float  # of the last stage: the median of what its task counts, a second
+    counted: str
     data_wait: float  # share of the time in which the model waited for data, in the last stage
     device: str  # empty where nobody knows
     is_complete: bool
@@ -88,7 +89,8 @@ def measure_outcome(run: RunRecord) -> Outcome:
         epochs=_largest(epochs_of([*train[-1:], *evaluations[-1:]], offsets)),
         planned_epochs=_plan_epochs(run),
         seconds=_sum_sittings([number(line, "seconds") for line in run.train]),
-        images_per_second=_median([number(line, "images_per_second") for line in train]),
+        speed=_median([number(line, f"{run.task.counted}_per_second") for line in train]),
+        counted=run.task.counted,
         data_wait=_mean([number(line, "data_wait") for line in train]),
         device=str(run.plan.get("device", "")),
         is_complete=run.is_complete,

@@ -53,7 +53,7 @@ def _make_cards(run: RunRecord, outcome: Outcome) -> list[tuple[str, str]]:
         *((number(line, measure.key), measure.brief(number(line, measure.key)), what) for measure, line, what in measured),
         (outcome.epochs, describe_epochs(outcome).removesuffix(" epochs"), "epochs"),
         (outcome.seconds, describe_seconds(outcome.seconds), "of training"),
-        (outcome.images_per_second, f"{outcome.images_per_second:,.0f}", "images per second"),
+        (outcome.speed, f"{outcome.speed:,.0f}", f"{outcome.counted} per second"),
     ]
     return [(shown, what) for value, shown, what in cards if not math.isnan(value)]
 

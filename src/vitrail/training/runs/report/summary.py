@@ -29,11 +29,11 @@ def summarize(folder: Path) -> str:
     run = read_run(folder)
     outcome = measure_outcome(run)
     lines = [f"{title_of(run)}. {outcome.verdict}"]
-    speed = outcome.images_per_second
+    speed = outcome.speed
     details = [
         *headlines(run, outcome),
         "" if math.isnan(outcome.seconds) else f"{describe_seconds(outcome.seconds)} of training",
-        "" if math.isnan(speed) else f"{speed:,.0f} images/s",
+        "" if math.isnan(speed) else f"{speed:,.0f} {outcome.counted}/s",
     ]
     lines.append(", ".join(filter(None, details)))
     if not math.isnan(outcome.data_wait):

@@ -1,0 +1,1 @@
+"""Translation: recipe, objective, evaluator, and its part of the report."""
