@@ -54,7 +54,8 @@ def _draw_box(
     draw.rectangle((left, top, max(left, right - 1), max(top, bottom - 1)), outline=colour, width=2)
     text = name if one.score >= 1.0 else f"{name} {one.score:.0%}"
     width, height = font(_TEXT).getlength(text), line_height(_TEXT)
-    place = (min(left, max(0, within[0] - round(width) - 4)), top - height if top >= height else top)
+    below = bottom if bottom + height <= within[1] else top
+    place = (min(left, max(0, within[0] - round(width) - 4)), top - height if top >= height else below)
     draw.rectangle((*place, place[0] + width + 4, place[1] + height), fill=colour)
     ink = INK if sum(colour) > 380 else PAPER
     draw.text((place[0] + 2, place[1]), text, font=font(_TEXT), fill=ink)
