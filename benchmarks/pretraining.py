@@ -12,6 +12,7 @@ import argparse
 import json
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,7 +32,7 @@ class Arm(NamedTuple):
     recipe: str | None
     words: list[str]
     model: str = "deit3_tiny"
-    settings: dict[str, object] = VIT
+    settings: Mapping[str, object] = VIT
 
 
 def with_stem(stem: str) -> dict[str, object]:
