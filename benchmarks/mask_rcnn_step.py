@@ -157,8 +157,13 @@ def make_vitrail(work: str, size: int, batch: int, threads: int) -> Call:
 
 def split(batch: ObjectBatch, count: int) -> list[ObjectBatch]:
     """A batch in parts of so many images."""
-    parts = range(0, batch.num_samples, count)
-    return [ObjectBatch(*(part[first : first + count] for part in batch)) for first in parts]
+    parts = (slice(first, first + count) for first in range(0, batch.num_samples, count))
+    return [
+        ObjectBatch(
+            batch.images[part], batch.sizes[part], batch.objects[part], batch.indices[part], batch.original_sizes[part]
+        )
+        for part in parts
+    ]
 
 
 def make(side: str, work: str, arguments: argparse.Namespace) -> Call:

@@ -8,9 +8,12 @@ import torch
 from torch import Tensor, nn
 from torchvision.models.detection import MaskRCNN
 from torchvision.models.detection.anchor_utils import AnchorGenerator
+from torchvision.ops import MultiScaleRoIAlign
+from torchvision.ops.poolers import LevelMapper
 
 from vitrail.heads.mask_rcnn import Detector, DetectorSettings
 from vitrail.heads.per_image_rcnn import BalancedSampler
+from vitrail.heads.roi_pooling import RoiPool
 from vitrail.layers.sample_draws import SampleDraws, give_draws
 from vitrail.models.catalog import create_model
 from vitrail.models.contract import Model
@@ -152,6 +155,27 @@ def test_it_is_torchvisions_mask_rcnn() -> None:
     torch.testing.assert_close(found.boxes, wanted["boxes"])
     torch.testing.assert_close(found.scores, wanted["scores"])
     assert torch.equal(found.labels + 1, wanted["labels"])
+
+
+def test_boxes_are_pooled_as_by_torchvision() -> None:
+    """Boxes of all sizes, some of them beyond the borders, and an image without any: values and gradients."""
+    generator = torch.Generator().manual_seed(0)
+    found = []
+    for kind in (MultiScaleRoIAlign, RoiPool):
+        generator.manual_seed(0)
+        maps = {str(place): torch.randn(3, 5, 64 >> place, 48 >> place, generator=generator) for place in range(4)}
+        corners = torch.rand(40, 2, generator=generator) * 300 - 30
+        boxes = torch.cat([corners, corners + 500 * torch.rand(40, 2, generator=generator) ** 4], dim=1)
+        boxes[0] = torch.tensor([192.0, 256, 192, 256])  # without area, in the corner
+        leaves = [level.requires_grad_() for level in maps.values()]
+        pool = kind(list(maps), 7, sampling_ratio=2)
+        pool.scales, pool.map_levels = [0.25, 0.125, 0.0625, 0.03125], LevelMapper(2, 5)
+        pooled = pool(maps, [boxes[:25], boxes[:0], boxes[25:]], [(256, 192)] * 3)
+        weights = torch.randn(pooled.shape, generator=generator)
+        found.append([pooled, *torch.autograd.grad((pooled * weights).sum(), leaves)])
+    for wanted, mine in zip(*found, strict=True):
+        torch.testing.assert_close(mine, wanted, rtol=1e-4, atol=1e-4)
+    assert pool(maps, [boxes[:0]] * 3, []).shape == (0, 5, 7, 7)
 
 
 def test_an_image_is_judged_alike_in_any_company() -> None:

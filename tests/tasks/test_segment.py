@@ -60,7 +60,7 @@ def test_a_run_leaves_numbers_pictures_and_a_model(run: RunFolder, capsys: pytes
     assert isinstance(trained.model, SegmentModel)
     assert trained.model.auxiliary is None
     page = write_report(run.path).read_text(encoding="utf-8")
-    for title in ("Worst pictures", "Intersection over union by class", "Confusion", "Right pixels of val, %"):
+    for title in ("Worst pictures", "Intersection over union by class", "Confusion", "What training saw"):
         assert title in page
     assert main(["evaluate", str(run.path), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

@@ -15,13 +15,14 @@ from torchvision.models.detection.faster_rcnn import FastRCNNPredictor, TwoMLPHe
 from torchvision.models.detection.image_list import ImageList
 from torchvision.models.detection.mask_rcnn import MaskRCNNHeads, MaskRCNNPredictor
 from torchvision.models.detection.rpn import RPNHead
-from torchvision.ops import FeaturePyramidNetwork, MultiScaleRoIAlign
+from torchvision.ops import FeaturePyramidNetwork
 from torchvision.ops.feature_pyramid_network import LastLevelMaxPool
 from torchvision.ops.poolers import initLevelMapper
 
 from vitrail.heads.around_trunk import AroundTrunk, AroundTrunkConfig
 from vitrail.heads.per_image_rcnn import BalancedSampler, PerImageHeads, PerImageProposals, Targets
 from vitrail.heads.pyramid import KINDS, Pyramid, PyramidSettings, freeze_unread
+from vitrail.heads.roi_pooling import RoiPool
 from vitrail.layers.sample_draws import draws_of
 from vitrail.models.config import CheckedSettings
 from vitrail.models.contract import Model
@@ -121,7 +122,7 @@ class Detector(AroundTrunk):
         self.pyramid = Pyramid(
             trunk,
             PyramidSettings(
-                kind=settings.pyramid, channels=channels, norm="layer", scale=_SCALES.get(trunk.patch_size, 4.0)
+                kind=settings.pyramid, channels=channels, norm="layer", scale=_SCALES.get(trunk.patch_size or 16, 4.0)
             ),
         )
         freeze_unread(trunk, self.pyramid)
@@ -267,9 +268,9 @@ def make_heads(settings: DetectorSettings, *, strides: Sequence[float]) -> PerIm
     return heads
 
 
-def _make_pool(side: int, *, strides: Sequence[float]) -> MultiScaleRoIAlign:
+def _make_pool(side: int, *, strides: Sequence[float]) -> RoiPool:
     """RoIAlign whose scales are the pyramid's, where torchvision would guess them from the first image."""
-    pool = MultiScaleRoIAlign(list(_LEVELS), side, sampling_ratio=2)
+    pool = RoiPool(list(_LEVELS), side, sampling_ratio=2)
     pool.scales = [1.0 / stride for stride in strides]
     finest, coarsest = (round(math.log2(stride)) for stride in (strides[0], strides[-1]))
     pool.map_levels = initLevelMapper(
