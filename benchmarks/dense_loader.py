@@ -86,7 +86,8 @@ def write_objects(root: Path, size: tuple[int, int]) -> None:
     height, width = size
     turn = np.linspace(0, 2 * np.pi, 40, endpoint=False)
     write_pictures(root / "images", size)
-    images, annotations = [], []
+    images: list[dict[str, Any]] = []
+    annotations: list[dict[str, Any]] = []
     for index in range(NUM_IMAGES):
         images.append({"id": index, "file_name": f"{index:03}.jpg", "height": height, "width": width})
         for _ in range(NUM_OBJECTS):
@@ -244,8 +245,8 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as made:
             root = Path(made) / "data"
             (write_masks if kind == "masks" else write_objects)(root, size)
-            options = ("--case", str(case), "--data", str(root), "--rounds", str(arguments.rounds))
-            options += ("--clock", arguments.clock)
+            options = ["--case", str(case), "--data", str(root), "--rounds", str(arguments.rounds)]
+            options += ["--clock", arguments.clock]
             times = [in_fresh_process(__file__, *options) for _ in range(arguments.processes)]
         theirs, ours, ratio = summarize(times)
         print(f"| {name} | {1 / theirs:.1f} | {1 / ours:.1f} | {ratio} |", flush=True)
