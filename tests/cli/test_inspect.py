@@ -108,7 +108,7 @@ def test_wrong_words_are_errors_of_one_line(
         ([str(run.path), "images=0"], "images must be a whole number of at least 1, not 0"),
         ([str(run.path), "image=8"], "unknown key 'image'; did you mean 'images'?"),
         ([str(run.path), "other"], "other: no such run or model"),
-        ([str(run.path), str(run.path)], "a run is named twice: name each once"),
+        ([str(run.path), str(run.path)], "a run is named twice, "),
         (["images=8"], "which model? Give a run's folder or a model's"),
         ([str(run.path), "data=nowhere"], "nowhere"),
     ):

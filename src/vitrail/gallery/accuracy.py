@@ -41,7 +41,7 @@ def measure_gallery(
             f"{', '.join(data.levels)}"
         )
     if not len(contents):
-        raise ValueError("the gallery is empty: add images with `vitrail gallery add`")
+        raise ValueError(f"the gallery is empty: {contents.state.folder}: add images with `vitrail gallery add`")
     vectors, indices, unread = embed_unit(extraction, data, cache=cache, advance=advance)
     labels = {level: _match(contents, data.levels[level], level)[indices] for level in common}
     queries = Levelled(vectors, labels, {level: len(contents.classes(level)) for level in common})

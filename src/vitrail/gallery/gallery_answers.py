@@ -140,7 +140,7 @@ class Contents:
     ) -> tuple[Tensor, Tensor]:
         """Scores and rows of the best for each query. An approximate index serves only the cosine; else it is exact."""
         if not len(self):
-            raise ValueError("the gallery is empty: add images with `vitrail gallery add`")
+            raise ValueError(f"the gallery is empty: {self.state.folder}: add images with `vitrail gallery add`")
         count = min(count, len(self))
         if conditioning is not None or self._index is None:
             return find_neighbours(queries, self.vectors, count=count, conditioning=conditioning)

@@ -50,7 +50,9 @@ class Distill(Classify):
         self.check()
         data = super().open()
         if data.labels.is_multiple:
-            raise ValueError("images of this data have several labels: a teacher that names one can't be learnt from")
+            raise ValueError(
+                f"images of {data.train.name} have several labels: a teacher that names one can't be learnt from"
+            )
         return data
 
     def make_model(self, description: Mapping[str, Any]) -> Model:

@@ -70,7 +70,9 @@ class Embed(ClassTask):
         if not self.recipe.embedding.compares_views:
             check_several_classes(self.data)
         if self.data.labels.is_multiple:
-            raise ValueError("images of this data have several labels: an embedding is learnt from one label an image")
+            raise ValueError(
+                f"images of {self.data.train.name} have several labels: an embedding is learnt from one label an image"
+            )
         return self.data
 
     def describe(self, data: Mapping[str, Any]) -> dict[str, Any]:
