@@ -3,6 +3,7 @@
 import contextlib
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -151,7 +152,7 @@ def test_whatever_a_file_holds_is_read_or_refused_in_a_line(tmp_path: Path) -> N
     path = tmp_path / "annotations/instances_train2017.json"
     sound = json.loads(path.read_text())
     random = np.random.RandomState(0)
-    values = [
+    values: list[Any] = [
         None,
         -1,
         10**30,
