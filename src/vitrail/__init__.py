@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from vitrail.inference.folding import fold
     from vitrail.inference.probing import probe
     from vitrail.inference.trained import load_pack, load_trained
+    from vitrail.inference.translators import load_translator
     from vitrail.inspection.comparison import compare_inspections
     from vitrail.inspection.inspection import inspect_model
     from vitrail.model_charts import plot_models
@@ -49,6 +50,7 @@ __all__ = [
     "load_model",
     "load_pack",
     "load_trained",
+    "load_translator",
     "load_weights",
     "open_dataset",
     "plan",
@@ -81,6 +83,7 @@ _HOMES = {
     "load_model": "vitrail.weights",
     "load_pack": "vitrail.inference.trained",
     "load_trained": "vitrail.inference.trained",
+    "load_translator": "vitrail.inference.translators",
     "load_weights": "vitrail.weights",
     "open_dataset": "vitrail.data.datasets",
     "plan": "vitrail.api",

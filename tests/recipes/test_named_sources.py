@@ -43,14 +43,19 @@ def image_recipe(name: str) -> ImageRecipe:
     return last
 
 
+def names_of_images() -> list[str]:
+    """The recipes of images."""
+    return [name for name in RECIPES if isinstance(get_recipe(name), ImageRecipe)]
+
+
 def test_the_size_of_evaluation_is_that_of_the_last_stage() -> None:
-    lasts = {name: image_recipe(name) for name in RECIPES}
+    lasts = {name: image_recipe(name) for name in names_of_images()}
     others = {name for name, last in lasts.items() if last.evaluation.image_size not in (None, last.image_size)}
     assert others == set(OTHER_SIZES)
 
 
 def test_no_crop_ratio_depends_on_the_weights_that_timm_has_for_a_name() -> None:
-    of_timm = [name for name in RECIPES if image_recipe(name).model.name.startswith(TIMM_PREFIX)]
+    of_timm = [name for name in names_of_images() if image_recipe(name).model.name.startswith(TIMM_PREFIX)]
     assert {"a2", "grafit", "transfer_resnet"} <= set(of_timm)
     assert not [name for name in of_timm if image_recipe(name).evaluation.crop_ratio is None]
 

@@ -25,7 +25,8 @@ from vitrail.training.runs.reference_curves import load_curve, load_curves
 
 # One name of each function: the first in the table.
 ONE_EACH = list({entry.function: name for name, entry in reversed(list(RECIPES.items()))}.values())
-OWN_MODEL = {"tokenizer"}  # whose task has a model of its own, which the catalogue does not list
+# Those whose task has a model of its own, which the catalogue does not list.
+OWN_MODEL = {"tokenizer", *(name for name in RECIPES if get_recipe(name).task == "translate")}
 
 
 def stages_of(name: str) -> list[ImageRecipe]:

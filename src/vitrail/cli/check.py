@@ -37,11 +37,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workers", type=_count, help="processes that read images (default: one per core)")
     parser.add_argument("--val-share", type=_share, default=0.1, help="for val where there is none (default: 0.1)")
     parser.add_argument("--download", action="store_true", help="fetch a named data set that is not there yet")
+    parser.add_argument("--languages", metavar="en,de", help="check parallel text of these languages, not images")
     parser.add_argument("--json", action="store_true", help="print all findings as JSON instead of a table")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Check all splits, write the report, and print what was found."""
+    if arguments.languages is not None:
+        return _check_text(arguments.data, arguments.languages, is_json=arguments.json)
     from vitrail.data.doctor import check
     from vitrail.data.doctor.check_files import as_json, write_files
     from vitrail.data.doctor.checking import open_to_check
@@ -60,6 +63,28 @@ def run(arguments: argparse.Namespace) -> int:
         raise ValueError(f"cannot write the report to {folder}: {error.strerror}") from None
     print(as_json(findings) if arguments.json else f"{_as_text(findings)}; report in {report}")
     return 0 if findings.is_fit else 1
+
+
+def _check_text(spec: str, languages: str, *, is_json: bool) -> int:
+    """Check parallel text, and print what was found."""
+    import json
+
+    from vitrail.translation.parallel_text import open_text
+    from vitrail.translation.text_check import check_text
+
+    names = [name.strip() for name in languages.split(",")]
+    if len(names) != 2 or not all(names):
+        raise ValueError(f"--languages takes two of them, such as en,de, not {languages!r}")
+    text = open_text(spec, source=names[0], target=names[1])
+    findings = check_text(text)
+    if is_json:
+        print(json.dumps([finding.record() for finding in findings], indent=2, ensure_ascii=False))
+    else:
+        print("\n".join([f"{text.name}: {', '.join(text.splits)}", *map(str, findings)]))
+    is_fit = all(finding.severity != "must be fixed" for finding in findings)
+    if not is_json:
+        print("nothing must be fixed" if is_fit else "to be fixed before training")
+    return 0 if is_fit else 1
 
 
 def _count(text: str) -> int:

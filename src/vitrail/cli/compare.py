@@ -5,13 +5,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitrail.inference.passes import Passes, folded, is_named, load_seeing, open_data
+from vitrail.inference.passes import Passes, find_recipe, folded, is_named, open_data, seeing
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from vitrail.evaluation.compare import ClassIndex
-    from vitrail.inference.trained import Trained
+    from vitrail.inference.trained import Loaded, Trained
 
 _UNLIMITED = 10_000  # columns, where nobody's terminal sets a limit
 _LABELS = "groundtruth"
@@ -26,8 +26,13 @@ def run(sources: Sequence[str], settings: Mapping[str, Any], *, as_json: bool) -
     import torch
 
     from vitrail.evaluation.compare import ClassIndex, disagreement
+    from vitrail.inference.trained import Loaded, load_whatever
 
-    models = {source: load_seeing(source, settings) for source in sources}
+    trunk = settings.get("trunk")
+    loaded = {source: load_whatever(source, trunk=None if trunk is None else str(trunk)) for source in sources}
+    if any(isinstance(one, Loaded) for one in loaded.values()):
+        return _compare_others(loaded, settings, as_json=as_json)
+    models = {source: seeing(one, settings) for source, one in loaded.items() if not isinstance(one, Loaded)}
     for source, trained in models.items():
         trained.require_classifier(source)
     first = next((source for source in sources if not is_named(source)), sources[0])  # trained on the data, perhaps
@@ -57,6 +62,20 @@ def run(sources: Sequence[str], settings: Mapping[str, Any], *, as_json: bool) -
         "disagreement": disagreement(whole).tolist(),
     }
     print(json.dumps(report, indent=2) if as_json else _as_text(report))
+    return 0
+
+
+def _compare_others(found: "Mapping[str, Trained | Loaded]", settings: Mapping[str, Any], *, as_json: bool) -> int:
+    """Models that take no images, as their task compares them."""
+    from vitrail.tasks import find_task
+    from vitrail.tasks.contract import EvaluationRequest
+
+    tasks = {one.task for one in found.values()}
+    if len(tasks) > 1:
+        raise ValueError(f"models of one task are compared, not of {' and '.join(sorted(tasks))}")
+    requests = [EvaluationRequest(source, one, settings, {}, find_recipe(source)) for source, one in found.items()]
+    evaluation = find_task(tasks.pop()).compare(requests)
+    print(json.dumps(dict(evaluation.record), indent=2) if as_json else evaluation.text)
     return 0
 
 

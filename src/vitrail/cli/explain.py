@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitrail.cli.predict import find_images
-from vitrail.inference.passes import MODEL_HELP, join_init_of, load_seeing, open_data, read_whole, show_progress
+from vitrail.inference.passes import MODEL_HELP, join_init_of, open_data, read_whole, seeing, show_progress
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from vitrail.explain.maps import AttentionMaps
     from vitrail.explain.maps_page import MapPicture
-    from vitrail.inference.trained import Trained
+    from vitrail.inference.trained import Loaded, Trained
 
 SUMMARY = "show where a model looks in images, and measure it"
 
@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "settings",
         nargs="*",
         metavar="IMAGE|key=value",
-        help=f"images or folders of them, and any of {', '.join(_DRAW_KEYS)}; "
+        help=f"images or folders of them (sentences for a model that translates), and any of {', '.join(_DRAW_KEYS)}; "
         f"with --score no images but any of {', '.join(_SCORE_KEYS)}",
     )
     parser.add_argument("--score", action="store_true", help="measure the maps on data=SPEC instead of drawing them")
@@ -70,9 +70,14 @@ def run(arguments: argparse.Namespace) -> int:
         raise ValueError("say where the pictures go: add out=DIR")
 
     from vitrail.evaluation.predict import choose_device
+    from vitrail.inference.trained import Loaded, load_whatever
 
     device = choose_device(str(settings.get("device", "auto")))
-    trained = load_seeing(arguments.model, settings).of_trunk()
+    trunk = settings.get("trunk")
+    found = load_whatever(arguments.model, trunk=None if trunk is None else str(trunk))
+    if isinstance(found, Loaded):
+        return _explain_other(found, words, settings, is_json=arguments.json)
+    trained = seeing(found, settings).of_trunk()
     if arguments.score:
         trained.require_classifier(arguments.model)
     trained.model.to(device)
@@ -80,6 +85,17 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.score:
         return _score(arguments.model, trained, look, settings, is_json=arguments.json)
     return _draw(trained, look, words, settings, is_window=arguments.window, is_json=arguments.json)
+
+
+def _explain_other(loaded: "Loaded", words: Sequence[str], settings: Mapping[str, Any], *, is_json: bool) -> int:
+    """Pictures of a model that takes no images, as its task draws them."""
+    from vitrail.tasks import find_task
+
+    if others := [key for key in settings if key != "out"]:
+        raise ValueError(f"{loaded.label} takes {loaded.model.takes}, which has no {others[0]}: leave it out")
+    written = find_task(loaded.task).explain(loaded, words, folder=Path(str(settings["out"])).expanduser())
+    print(json.dumps([str(path) for path in written]) if is_json else "\n".join(map(str, written)))
+    return 0
 
 
 def _read_words(words: Sequence[str], keys: Sequence[str]) -> tuple[list[str], dict[str, Any]]:

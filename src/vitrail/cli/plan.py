@@ -81,13 +81,14 @@ def _show_stage(stage: "StagePlan", plan: "Plan", *, title: str) -> Iterator[str
     sides = stage.image_size
     size = f" at {sides if isinstance(sides, int) else ' x '.join(map(str, sides))} px" if sides else ""
     place = f"with workers={stage.workers}" if stage.workers else "between the steps (workers=0)"
-    yield f"{title}{stage.model}{size}, {stage.num_steps:,} steps of {stage.batch_size:,} images"
-    yield f"  data            {stage.data}: {stage.num_train:,} images to train on, {stage.num_val:,} to evaluate on"
-    yield f"  micro-batch     {stage.micro_batch:,} images on a device at a time"
-    yield f"  training steps  {_speed(stage.step_speed)} images/s"
-    yield f"  data loading    {_speed(stage.loading_speed)} images/s {place}"
+    yield f"{title}{stage.model}{size}, {stage.num_steps:,} steps of {stage.batch_size:,} {stage.counted}"
+    trained_on = f"{stage.num_train:,} {_samples(stage)} to train on"
+    yield f"  data            {stage.data}: {trained_on}, {stage.num_val:,} to evaluate on"
+    yield f"  micro-batch     {stage.micro_batch:,} {stage.counted} on a device at a time"
+    yield f"  training steps  {_speed(stage.step_speed)} {stage.counted}/s"
+    yield f"  data loading    {_speed(stage.loading_speed)} {stage.counted}/s {place}"
     yield f"  bottleneck      {_judge(stage, plan.device)}"
-    yield f"  both together   {_speed(stage.speed)} images/s, {_duration(stage.seconds / 3600)} on one device"
+    yield f"  both together   {_speed(stage.speed)} {stage.counted}/s, {_duration(stage.seconds / 3600)} on one device"
     yield f"  peak memory     {_memory(stage.memory, plan.device)}"
 
 
@@ -106,6 +107,10 @@ def _judge(stage: "StagePlan", device: str) -> str:
         factor = stage.loading_speed / stage.step_speed
         return f"the model: loading is {factor:.1f} times as fast as it needs to be{note}"
     return f"data loading: the device waits {share} of the time, {keep_up}"
+
+
+def _samples(stage: "StagePlan") -> str:
+    return "images" if stage.counted == "images" else "samples"
 
 
 def _speed(speed: float) -> str:

@@ -69,6 +69,12 @@ RECIPES: Mapping[str, Entry] = {
     "fine_tune": Entry(small.fine_tune),
     # Translation
     "translate_small": Entry(translation.translate_small),
+    "resmlp_wmt14_en_de": Entry(translation.resmlp_wmt14, ("de",)),
+    "resmlp_wmt14_en_de_12": Entry(translation.resmlp_wmt14, ("de", "12")),
+    "resmlp_wmt14_en_fr": Entry(translation.resmlp_wmt14, ("fr",)),
+    "resmlp_wmt14_en_fr_12": Entry(translation.resmlp_wmt14, ("fr", "12")),
+    "transformer_wmt14_en_de": Entry(translation.transformer_wmt14, ("de",)),
+    "transformer_wmt14_en_fr": Entry(translation.transformer_wmt14, ("fr",)),
     # DeiT
     "deit_tiny": Entry(deit.deit, ("tiny",)),
     "deit_small": Entry(deit.deit, ("small",)),

@@ -3,7 +3,15 @@
 from collections.abc import Collection, Set
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, ValidationInfo, field_validator
+from pydantic import (
+    Field,
+    NonNegativeFloat,
+    PositiveFloat,
+    PositiveInt,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from vitrail.settings.own import is_own
@@ -16,14 +24,14 @@ if TYPE_CHECKING:
     from vitrail.training.loop.schedule import Schedules
 
 # What the papers' optimizers take: a recipe that names one of these is read without torch.
-_KNOWN = {"adamw": ("betas", "eps"), "lamb": ("betas", "eps"), "sgd": ("momentum", "nesterov")}
+_KNOWN = {"adamw": ("betas", "eps"), "lamb": ("betas", "eps"), "sgd": ("momentum", "nesterov"), "adagrad": ("eps",)}
 
 
 class OptimizerSettings(Section):
     """Optimizer that changes the weights."""
 
     name: str = "adamw"
-    """optimizer: adamw, lamb, sgd, torch_muon, any of timm's (lion, adan, muon ...), or module:function of your own"""
+    """optimizer: adamw, lamb, sgd, adagrad, torch_muon, any of timm's (lion, muon ...), or module:function of your own"""
     lr: PositiveFloat = 1e-3
     """the highest learning rate; for `reference_batch` images where that is given"""
     reference_batch: PositiveInt | None = None
@@ -85,10 +93,12 @@ class OptimizerSettings(Section):
 class ScheduleSettings(Section):
     """How the learning rate and the weight decay change over the run."""
 
-    kind: Literal["cosine", "linear", "step", "constant"] = "cosine"
+    kind: Literal["cosine", "linear", "step", "constant", "inverse_sqrt"] = "cosine"
     """course of the learning rate after the warmup"""
     warmup_epochs: NonNegativeFloat = 5.0
     """epochs in which the learning rate grows linearly; at most half of the run"""
+    warmup_steps: PositiveInt | None = None
+    """steps of the warmup, in place of epochs"""
     warmup_lr: NonNegativeFloat = 1e-6
     """learning rate that the warmup begins at"""
     min_lr: NonNegativeFloat = 1e-5
@@ -116,11 +126,14 @@ class ScheduleSettings(Section):
         """What other kinds of schedule read."""
         of_step = {"decay_epochs", "decay_rate", "milestones"} if self.kind != "step" else set()
         of_distance = {"decay_epochs"} if self.milestones else set()
-        return of_step | of_distance | ({"min_lr"} if self.kind in ("step", "constant") else set())
+        of_end = {"min_lr"} if self.kind in ("step", "constant", "inverse_sqrt") else set()
+        of_warmup = {"warmup_steps"} if self.warmup_steps is None else {"warmup_epochs"}
+        return of_step | of_distance | of_end | of_warmup
 
     def count_warmup(self, *, steps_per_epoch: int, total_steps: int) -> int:
         """Steps of the warmup; one that a short run has no room for is shortened."""
-        return min(round(self.warmup_epochs * steps_per_epoch), int(_MAX_WARMUP_SHARE * total_steps))
+        wanted = self.warmup_steps or round(self.warmup_epochs * steps_per_epoch)
+        return min(wanted, int(_MAX_WARMUP_SHARE * total_steps))
 
     def build(
         self, *, lr: float, steps_per_epoch: int, total_steps: int, weight_decay: float | None = None
@@ -163,8 +176,17 @@ class RegularisationSettings(Section):
     """dropout rate of ViT and CaiT, on single numbers instead of whole branches; null: the model's own, none"""
     ema: float | None = Field(default=None, gt=0.0, lt=1.0)
     """decay of the moving average of the weights, which is then what is evaluated and saved"""
+    average_last: int = Field(default=1, ge=1, le=100)
+    """evaluations whose weights are averaged when the run ends, which is then what is measured and saved; 1: none"""
     early_stop: PositiveInt | None = None
     """epochs without a better result on val after which the run stops"""
+
+    @model_validator(mode="after")
+    def check_averages(self) -> "RegularisationSettings":
+        """Refuse two averages of the weights at once."""
+        if self.ema is not None and self.average_last > 1:
+            raise PydanticCustomError("two_averages", "ema and average_last are two averages: leave one out")
+        return self
 
 
 def _taken_by(name: str, *, only: bool = False) -> list[str]:

@@ -20,7 +20,7 @@ from vitrail.tasks.site import Site
 
 if TYPE_CHECKING:
     from vitrail.inference.passes import Passes
-    from vitrail.inference.trained import Trained
+    from vitrail.inference.trained import Loaded, Trained
 
 B = TypeVar("B", bound=Batch)
 Item = TypeVar("Item")
@@ -368,6 +368,16 @@ class Task(ABC, Generic[B]):
         objective = self.make_objective(total_steps=1, is_trial=True)
         self.finish(objective, loaders)
         return dict(pair for one in self.make_evaluators(objective, loaders) for pair in one.measure(model))
+
+    @classmethod
+    def compare(cls, requests: Sequence[EvaluationRequest]) -> Evaluation:
+        """Measure several trained models of this task on the same data, and say whether they differ by chance."""
+        raise ValueError(f"models of the task {requests[0].trained.task} are not compared")
+
+    @classmethod
+    def explain(cls, loaded: "Loaded", words: Sequence[str], *, folder: Path) -> list[Path]:
+        """Pictures of what a model that takes no images looks at in what the words say; the files written."""
+        raise ValueError(f"a model of the task {loaded.task} has no pictures")
 
     @classmethod
     def answer(

@@ -265,6 +265,18 @@ class Seq2Seq(AnyModel):
         state.num_tokens += 1
         return self.answer(self.decoder["norm"](token[0]))
 
+    def cross_attention(self, source: Tensor, lengths: Tensor, target: Tensor) -> list[Tensor]:
+        """How much each token of the target reads from each of the source: [batch, heads, target, source] a layer."""
+        padding = Padding.of(lengths, length=len(source))
+        encoded = self.encode(source, padding)
+        tokens, found = self.embed(target), []
+        for block in self.decoder["blocks"]:  # type: ignore[attr-defined]
+            tokens = block.communication(tokens, Padding(None, None))
+            context = block.cross.mix.project(encoded)
+            found.append(block.cross.mix.weights(block.cross.norm(tokens), context[0], hidden=padding.hidden))
+            tokens = block.feed_forward(block.cross(tokens, context, padding.hidden))
+        return found
+
     def _run(self, block: nn.Module, *inputs: Any) -> Tensor:
         if self._is_recomputing and self.training:
             return checkpoint(block, *inputs, use_reentrant=False)

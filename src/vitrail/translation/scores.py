@@ -47,6 +47,32 @@ def make_bleu() -> Any:
     return _sacrebleu().BLEU()
 
 
+def compare_systems(
+    systems: Sequence[tuple[str, Sequence[str]]], references: Sequence[str], *, num_samples: int = 1000
+) -> list[dict[str, Any]]:
+    """BLEU and chrF of several systems; of all but the first, how probable their difference to it is by chance.
+
+    Paired bootstrap resampling (Koehn 2004) by sacrebleu, whose seed is fixed.
+    """
+    from sacrebleu.significance import PairedTest
+
+    metrics = {
+        "BLEU": _sacrebleu().BLEU(references=[list(references)]),
+        "chrF": _sacrebleu().CHRF(references=[list(references)]),
+    }
+    named = [(name, list(lines)) for name, lines in systems]
+    signatures, scores = PairedTest(named, metrics, references=None, test_type="bs", n_samples=num_samples)()
+    rows = []
+    for place, (name, _) in enumerate(systems):
+        row: dict[str, Any] = {"name": name}
+        for metric in metrics:
+            result = scores[metric][place]
+            row[metric] = {"score": result.score, "mean": result.mean, "ci": result.ci, "p_value": result.p_value}
+        rows.append(row)
+    rows[0]["signatures"] = {metric: str(signatures[metric]) for metric in metrics}
+    return rows
+
+
 def split_tokens(text: str) -> str:
     """Words and signs with blanks between them by mteval's rules (13a), and compounds split at hyphens.
 

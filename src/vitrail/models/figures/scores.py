@@ -3,6 +3,7 @@
 from vitrail.models.figures.grafit import GRAFIT_SCORES
 from vitrail.models.figures.record import Score
 from vitrail.models.figures.segmentation import SEGMENTATION
+from vitrail.models.figures.translation import TRANSLATION_SCORES
 
 _TOP1 = "% top-1"
 _T37, _T319, _T44 = "thesis table 3.7", "thesis table 3.19", "thesis table 4.4"
@@ -93,6 +94,7 @@ _OTHERS: dict[str, tuple[Score, ...]] = {
     ),
     "deit3_huge": (Score(f"90 epochs, {_OWN_21K}", 58.0, _TOP1, _CURVE),),
     **GRAFIT_SCORES,
+    **TRANSLATION_SCORES,
     "timm/regnety_160": (Score(_ALONE, 98.0, _TOP1, _S344),),
     "timm/resnet50": (
         *(

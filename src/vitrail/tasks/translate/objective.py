@@ -27,7 +27,7 @@ class NextToken(Objective[TokenBatch]):
 
 def smoothed_loss(logits: Tensor, answers: Tensor, *, smoothing: float) -> tuple[Tensor, Tensor]:
     """The mean loss of logits [number, vocabulary], and, without a gradient, what it is without smoothing."""
-    total, plain = _SmoothedLoss.apply(logits, answers, smoothing)  # type: ignore[no-untyped-call]
+    total, plain = _SmoothedLoss.apply(logits, answers, smoothing)
     return total, plain
 
 

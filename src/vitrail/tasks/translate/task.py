@@ -1,6 +1,6 @@
 """Translation: a network for parallel text, with a vocabulary of its own, measured by BLEU."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -8,15 +8,32 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from vitrail.pages.frame import PageSection
 from vitrail.settings.recipe import Recipe
 from vitrail.storage import read_json_object
-from vitrail.tasks.contract import Evaluator, Initial, Loaders, Measure, Objective, StepContext, StepSampler, Task
+from vitrail.tasks.contract import (
+    Evaluation,
+    EvaluationRequest,
+    Evaluator,
+    Initial,
+    Loaders,
+    Measure,
+    Objective,
+    RunReader,
+    StepContext,
+    StepSampler,
+    Task,
+)
 from vitrail.tasks.translate.evaluator import TranslationEvaluator
 from vitrail.tasks.translate.objective import NextToken
+from vitrail.tasks.translate.report_sections import sentence_sections
 from vitrail.tasks.translate.settings import TRANSFORMER, TranslateRecipe
+from vitrail.tasks.translate.trained_scores import compare_translators, evaluate_translator
 from vitrail.translation.network import Seq2Seq, Seq2SeqConfig
 from vitrail.translation.parallel_text import Pairs, open_train_and_val
+from vitrail.translation.pictures import explain_sentences
 from vitrail.translation.token_batches import Sentences, TokenBatch, TokenLoader, TokenSampler, make_batch
+from vitrail.translation.translator import Translator
 from vitrail.translation.vocabulary import Vocabulary
 
 _TASK_FILE = "task.json"
@@ -239,6 +256,27 @@ class Translate(Task[TokenBatch]):
     def make_evaluators(self, objective: Objective[TokenBatch], loaders: Loaders[Any]) -> Sequence[Evaluator]:
         """Loss, BLEU and chrF on val."""
         return [TranslationEvaluator(self, loaders.val)]
+
+    @classmethod
+    def evaluate(cls, request: EvaluationRequest) -> Evaluation:
+        """Translate a split and score it."""
+        return evaluate_translator(request)
+
+    @classmethod
+    def compare(cls, requests: Sequence[EvaluationRequest]) -> Evaluation:
+        """Score several models on one split, with the paired bootstrap."""
+        return compare_translators(requests)
+
+    @classmethod
+    def explain(cls, loaded: Any, words: Sequence[str], *, folder: Path) -> list[Path]:
+        """Cross-attention of sentences, and the matrices A."""
+        translator = Translator.of(loaded.model, loaded.description, label=loaded.label)
+        return explain_sentences(translator, words, folder)
+
+    @classmethod
+    def sections(cls, run: RunReader) -> Iterator[PageSection]:
+        """The best and the worst sentences."""
+        yield from sentence_sections(run)
 
     def count_step(self, data: Any) -> int:
         """Tokens of a step."""

@@ -59,6 +59,7 @@ _OURS = {
     "adamw": FoundOptimizer("adamw", torch.optim.AdamW, {"betas": (0.9, 0.999), "eps": 1e-8}, is_fused=True),
     "lamb": FoundOptimizer("lamb", timm.optim.Lamb, {"betas": (0.9, 0.999), "eps": 1e-6, "max_grad_norm": None}),
     "sgd": FoundOptimizer("sgd", torch.optim.SGD, {"momentum": 0.9, "nesterov": True}, is_fused=True),
+    "adagrad": FoundOptimizer("adagrad", torch.optim.Adagrad),
     "torch_muon": FoundOptimizer("torch_muon", MuonWithAdamW, hidden_axes=(2,)),
 }
 

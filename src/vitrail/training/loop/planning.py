@@ -49,6 +49,7 @@ class StagePlan:
     workers: int
     num_lanes: int  # micro-batches that a CPU computes side by side
     memory: int | None  # bytes at the peak; None: this kind of device does not tell
+    counted: str = "images"  # what sizes of batches and speeds count
 
     @property
     def speed(self) -> float:
@@ -154,6 +155,7 @@ def measure_stage(task: Task[Any], data: TaskData, *, memory: "_Memory") -> Stag
         workers=loaders.train.num_workers,
         num_lanes=trial.num_lanes,
         memory=peak,
+        counted=task.counted,
     )
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-KINDS = ("cosine", "linear", "step", "constant")
+KINDS = ("cosine", "linear", "step", "constant", "inverse_sqrt")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +63,8 @@ class ValueSchedule:
             return self.start * rate ** self._count_decays(min(step, self.total_steps - 1))
         if self.kind == "constant":
             return self.start
+        if self.kind == "inverse_sqrt":  # from its highest value at the end of the warmup on (Vaswani et al. 2017)
+            return self.start * math.sqrt(max(1, self.warmup_steps) / max(1, min(step, self.total_steps - 1)))
         progress = min(1.0, (step - self.warmup_steps) / (self.total_steps - self.warmup_steps))
         end = self.end or 0.0
         left = 1.0 - progress if self.kind == "linear" else 0.5 * (1.0 + math.cos(math.pi * progress))

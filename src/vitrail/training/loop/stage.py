@@ -242,6 +242,8 @@ class Stage(StageParts):
     def evaluate(self) -> None:
         """Measure on held-out data, with the moving average where there is one, and remember the best."""
         started = time.monotonic()
+        if self.last_weights is not None:
+            self.last_weights.note(self.model, step=self.step)
         with self._evaluated_weights():
             if self.step == self.total_steps:
                 self.task.finish(self.objective, self.loaders)
@@ -271,11 +273,16 @@ class Stage(StageParts):
 
     @contextlib.contextmanager
     def _evaluated_weights(self) -> Iterator[None]:
-        """The model with its moving average, if it has one, and the same running statistics in every process.
+        """The model with its average, if it has one, and the same running statistics in every process.
 
         It is in eval mode, and nothing that is computed with it keeps gradients.
         """
-        with self.average.applied_to(self.model) if self.average else contextlib.nullcontext(), torch.no_grad():
+        averaged: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+        if self.average is not None:
+            averaged = self.average.applied_to(self.model)
+        elif self.last_weights is not None and self.step == self.total_steps:
+            averaged = self.last_weights.applied_to(self.model, step=self.step)
+        with averaged, torch.no_grad():
             self.world.share_buffers(self.model)
             self.model.eval()
             try:

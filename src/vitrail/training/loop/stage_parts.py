@@ -21,6 +21,7 @@ from vitrail.training.loop.ema import MovingAverage
 from vitrail.training.loop.freezing import freeze
 from vitrail.training.loop.gradients import StepGradients
 from vitrail.training.loop.held_up import HeldUp
+from vitrail.training.loop.last_weights import LastWeights
 from vitrail.training.loop.planned import plan_compute
 from vitrail.training.loop.stage_metrics import StageMetrics
 from vitrail.training.loop.step_guard import StepGuard
@@ -124,6 +125,7 @@ class StageParts:
             use_divided_updates(self.optimizer)
         decay = recipe.regularisation.ema
         self.average = MovingAverage(self.model, decay=decay, warmup=True) if decay else None
+        self.last_weights = self._make_last_weights(is_new=state is None)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.dtype == torch.float16)
         self.num_parts = count_parts(
             self.task.count_step(self.data),
@@ -159,6 +161,18 @@ class StageParts:
             lanes=Lanes(plan.num_lanes, threads=plan.threads),
         )
         self.held_up = HeldUp(self.gradients.lanes)
+
+    def _make_last_weights(self, *, is_new: bool) -> LastWeights | None:
+        count = self.recipe.regularisation.average_last
+        if count == 1:
+            return None
+        if self._is_divided:
+            raise ValueError("regularisation.average_last needs the whole model in a process: leave sharding=full out")
+        folder = self.folder.path / "last_weights"
+        last = LastWeights(folder, count=count, stage=self.number, world=self.world)
+        if is_new:
+            last.forget()
+        return last
 
     @property
     def _rank_batch(self) -> int:
@@ -216,6 +230,8 @@ class StageParts:
         """What the next stage begins with: the average, where there is one."""
         if self.average is not None:
             self.average.copy_to(self.model)
+        if self.last_weights is not None and self.step == self.total_steps:
+            self.last_weights.copy_to(self.model, step=self.step)
         self.world.share_buffers(self.model)
         saved = None
         if not is_sharded(self.model) and self.model.for_inference().trunk is not self.model.trunk:
