@@ -1,12 +1,11 @@
 """What the report of a run shows of detection."""
 
-import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from vitrail.pages.bars import BarRow, draw_bars
 from vitrail.pages.frame import PageSection
+from vitrail.storage import read_json_object
 from vitrail.tasks.contract import RunReader
 from vitrail.tasks.detect.evaluator import CLASSES_FILE, SURE, WORST_FILE
 from vitrail.tasks.tokenizer.sheets import sheet_section
@@ -28,10 +27,7 @@ def detection_sections(run: RunReader) -> Iterator[PageSection]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    content = json.loads(path.read_text(encoding="utf-8"))
-    if not isinstance(content, dict):
-        raise ValueError("it is no object")
-    return content
+    return read_json_object(path, remedy="evaluate the run again")
 
 
 def _class_section(scores: dict[str, Any]) -> PageSection:
