@@ -1,6 +1,7 @@
 """What the report of a run shows of detection."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from vitrail.pages.bars import BarRow, draw_bars
