@@ -170,17 +170,16 @@ def _read_rows(
 
 
 def _read_row(annotation: Mapping[str, Any], *, label: int, size: tuple[int, int]) -> ObjectRow:
-    left, top, width, height = (float(value) for value in annotation["bbox"])
+    left, top, width, height = map(float, annotation["bbox"])
     area = annotation.get("area")
-    numbers = (left, top, width, height, 0.0 if area is None else float(area))
-    if not all(map(math.isfinite, numbers)):
+    if not math.isfinite(left + top + width + height + (0.0 if area is None else float(area))):
         raise ValueError("its box or area is no number")
     if width < 0 or height < 0:
         raise ValueError(f"its box has the size {width:g} x {height:g}: write x, y, width, height")
     outline = annotation.get("segmentation") or ()
     runs = None
     rings: list[np.ndarray] = []
-    if isinstance(outline, Mapping):
+    if isinstance(outline, dict):
         if [int(side) for side in outline["size"]] != list(size):
             raise ValueError(f"its mask is {outline['size']}, its image {list(size)} high and wide")
         if size[0] * size[1] > MAX_PIXELS:
@@ -192,7 +191,7 @@ def _read_row(annotation: Mapping[str, Any], *, label: int, size: tuple[int, int
         if odd is not None:
             raise ValueError(f"a polygon has {odd} numbers: they come in pairs")
         rings = [np.array(ring, dtype=np.float64).reshape(-1, 2) for ring in outline if len(ring) >= _MIN_RING]
-        if not all(np.isfinite(ring).all() for ring in rings):
+        if not all(math.isfinite(ring.sum()) for ring in rings):
             raise ValueError("a corner of its polygon is no number")
     return ObjectRow(
         box=(left, top, left + width, top + height),
