@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from dense_folders import box_row, write_coco, write_image
 from PIL import Image
 from tiny_runs import finish, run_in, run_two, start, task_of, tiny_recipe, wait_for_step
 
@@ -97,8 +98,13 @@ def test_a_run_leaves_numbers_pictures_and_a_model(run: RunFolder, capsys: pytes
     assert main(["evaluate", str(run.path), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert {key: found[key] for key in ("box_ap", "mask_ap")} == pytest.approx(
-        {key: last[key] for key in ("box_ap", "mask_ap")}, abs=1e-6
+        {key: last[key] for key in ("box_ap", "mask_ap")}, abs=0.05
     )
+    assert [row["class"] for row in found["classes"]] == list(trained.class_names)
+    assert main(["evaluate", str(run.path), "split=train", "batch_size=3"]) == 0
+    printed = capsys.readouterr().out
+    assert "train of shapes: 16 images" in printed
+    assert "box AP" in printed
 
 
 def test_predict_writes_overlays_coco_and_yolo(
@@ -197,6 +203,24 @@ def test_crowds_teach_nothing() -> None:
     )
     parts = task.make_objective(total_steps=1)(model.train(), crowded).parts
     assert parts["boxes"] == parts["masks"] == 0.0
+
+
+def test_data_that_does_not_suit_is_told_in_a_line(
+    run: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("a.jpg", "b.jpg"):
+        write_image(tmp_path / "coco" / "train" / name)
+    file = tmp_path / "coco" / "annotations" / "instances_train.json"
+    plain = {"segmentation": []}
+    write_coco(file, ["a.jpg", "b.jpg"], [{**box_row(number, 3, (2, 2, 8, 6)), **plain} for number in (1, 2)])
+    spec = f"data=coco:{tmp_path / 'coco'}"
+    assert main(["evaluate", str(run.path), spec, "split=train"]) == 2
+    told = [capsys.readouterr().err]
+    with pytest.raises(ValueError, match=r"have boxes and no masks: set detector\.head=faster_rcnn") as error:
+        run_in(tmp_path / "run", *WORDS, spec)
+    told.append(str(error.value))
+    assert "does not know the classes cat" in told[0]
+    assert all("\n" not in text.strip() and "Traceback" not in text for text in told)
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,9 @@ def detect_small() -> Recipe:
         batch_size=16,
         image_size=128,
         data=DataSettings(spec="shapes:size=128,count=4000,val=400"),
-        model=ModelSettings(name="patchconvnet_s20", settings={"dim": 96, "depth": 6, "patch_size": 8}),
+        model=ModelSettings(
+            name="patchconvnet_s20", settings={"dim": 96, "depth": 6, "patch_size": 8, "layer_scale": 0.1}
+        ),
         detector=DetectorSection(
             pyramid="chained",
             channels=64,

@@ -26,7 +26,7 @@ class FoundObject:
     mask: Record | None = None  # run lengths over the whole image, as COCO has them
     is_crowd: bool = False
 
-    def result(self, *, image_id: int, category_ids: Sequence[int]) -> dict[str, Any]:
+    def result(self, *, image_id: int, category_ids: Sequence[int | None]) -> dict[str, Any]:
         """The object as a COCO result: boxes are left, top, width and height there."""
         left, top, right, bottom = self.box
         found = {

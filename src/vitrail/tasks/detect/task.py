@@ -19,7 +19,6 @@ from vitrail.inference.passes import Passes
 from vitrail.inference.trained import Trained
 from vitrail.pages.frame import PageSection
 from vitrail.settings.recipe import Recipe
-from vitrail.settings.text import change
 from vitrail.tasks.contract import (
     Answer,
     Evaluation,
@@ -39,6 +38,7 @@ from vitrail.tasks.detect.evaluator import DetectionEvaluator
 from vitrail.tasks.detect.measures import LOSSES, MEASURES
 from vitrail.tasks.detect.objective import DetectionLoss
 from vitrail.tasks.detect.settings import DetectRecipe
+from vitrail.tasks.detect.trained_detection import evaluate_detector
 from vitrail.tasks.images.image_task import VisualTask, count_workers, require_classes
 from vitrail.tasks.images.initial_weights import make_backbone
 
@@ -159,17 +159,8 @@ class Detect(VisualTask[ObjectBatch]):
 
     @classmethod
     def evaluate(cls, request: EvaluationRequest) -> Evaluation:
-        """Average precision on data of the model's classes."""
-        known = request.trained.classes
-        if "data" in request.settings and request.recipe is not None and known is not None:
-            spec = {"data": request.settings["data"], "data.val": None}
-            found = open_detection(change(request.recipe, spec).data).classes
-            if found != known:
-                raise ValueError(
-                    f"{request.settings['data']} has the classes {_shorten(found)} and {request.source} knows "
-                    f"{_shorten(known)}: they must be the same, in the same order"
-                )
-        return super().evaluate(request)
+        """Average precision on data whose classes the model knows."""
+        return evaluate_detector(request)
 
     @classmethod
     def answer(
@@ -187,7 +178,3 @@ class Detect(VisualTask[ObjectBatch]):
     def sections(cls, run: RunReader) -> Iterator[PageSection]:
         """The worst pictures beside the truth, and the average precision of each class."""
         return detection_sections(run)
-
-
-def _shorten(classes: Sequence[str]) -> str:
-    return ", ".join(classes[:4]) + (f" ... ({len(classes)})" if len(classes) > 4 else "")
