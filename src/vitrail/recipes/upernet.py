@@ -166,7 +166,7 @@ def segment_small_linear() -> Recipe:
             "augmentation.ratio": (1.0, 1.0),
             "augmentation.max_share": 1.0,
             "augmentation.distortion": 0.0,
-            "optimizer.lr": 5e-3,
+            "optimizer.lr": 1e-2,
             "optimizer.layer_decay": 1.0,
             "regularisation.drop_path": 0.0,
             "evaluation.every": 6.0,
