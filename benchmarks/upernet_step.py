@@ -114,6 +114,7 @@ def make_ours(kind: str, size: int, batch: int, threads: int) -> Call:
             "optimizer.weight_decay": 0.01,
         },
     )
+    assert isinstance(recipe, SegmentRecipe)
     task = Segment(recipe, Site(num_lanes=threads))
     task.open()
     model = task.make_model({"classes": [str(number) for number in range(NUM_CLASSES)]})
@@ -123,6 +124,7 @@ def make_ours(kind: str, size: int, batch: int, threads: int) -> Call:
             fold(model.for_inference()), Looking(), normalize=task.normalize, device=torch.device("cpu")
         )
         pixels = task.example(batch).images
+        del model, task.model
 
         def answer() -> Tensor:
             torch.set_num_threads(threads)

@@ -60,7 +60,7 @@ def test_a_run_leaves_numbers_pictures_and_a_model(run: RunFolder, capsys: pytes
     assert isinstance(trained.model, SegmentModel)
     assert trained.model.auxiliary is None
     page = write_report(run.path).read_text(encoding="utf-8")
-    for title in ("Worst pictures", "Intersection over union by class", "Confusion", "Right pixels of val, %"):
+    for title in ("Worst pictures", "Intersection over union by class", "Confusion", "What training saw"):
         assert title in page
     assert main(["evaluate", str(run.path), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -163,6 +163,13 @@ def test_what_cannot_be_is_told_in_a_line(words: tuple[str, ...], message: str, 
     with pytest.raises(ValueError, match=message) as error:
         run_in(tmp_path / "run", *WORDS, "epochs=1", *words)
     assert "\n" not in str(error.value).strip()
+
+
+def test_it_is_not_compared_with_classifiers(
+    run: RunFolder, frozen: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["evaluate", "--compare", str(run.path), str(frozen.path.parent / "trunk")]) == 2
+    assert "it says nothing about an image as a whole" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("option", [["--tokens"], ["--sizes", "32"], ["level=x"]])

@@ -29,7 +29,7 @@ def run(sources: Sequence[str], settings: Mapping[str, Any], *, as_json: bool) -
 
     models = {source: load_seeing(source, settings) for source in sources}
     for source, trained in models.items():
-        trained.require_classifier(source)
+        trained.require_classifier(source, of_images=True)
     first = next((source for source in sources if not is_named(source)), sources[0])  # trained on the data, perhaps
     data, name = open_data(first, settings, models[first])
     level = data.level(name)

@@ -42,10 +42,13 @@ def run(arguments: argparse.Namespace) -> int:
 
     from vitrail.pages.words import count
     from vitrail.settings.image_recipe import ImageRecipe
+    from vitrail.settings.images import AugmentationSettings
 
     stage = stage_of(recipe, arguments.stage)
     if not isinstance(stage, ImageRecipe):
         raise ValueError(f"the task {stage.task} learns from no images that could be shown")
+    if not isinstance(stage.augmentation, AugmentationSettings):
+        raise ValueError(f"preview draws no masks and boxes (task {stage.task}): see the report of a run")
     files = _write(stage, Path(str(out)).expanduser(), arguments)
     print(f"{count(len(files) - 1, 'picture')} and a page: {files[-1]}")
     return 0

@@ -66,6 +66,7 @@ class SegmentModel(AroundTrunk):
 
     config: SegmentConfig
     family = "segment"
+    is_dense = True
 
     def __init__(self, trunk: Model, settings: SegmentSettings) -> None:
         super().__init__(
@@ -114,6 +115,10 @@ class SegmentModel(AroundTrunk):
 
     def features(self, images: Tensor, *, levels: Sequence[int] = ()) -> Features:
         return self.trunk.features(images, levels=levels)
+
+    def head_prefixes(self) -> tuple[str, ...]:
+        """The classifiers: all else of the heads is of use for other classes too."""
+        return ("head.classifier.", "auxiliary.classifier.")
 
     def for_inference(self) -> "SegmentModel":
         """The model of test time, on the same weights: without the auxiliary head."""

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from vitrail.layers.grid import MODES, Grid
-from vitrail.models.contract import HEAD, TRUNK, Model
+from vitrail.models.contract import TRUNK, Model
 from vitrail.models.resizing import count_patches, resize_state
 from vitrail.weights.misfit import Misfit, find_hints
 from vitrail.weights.parameter_names import TIMM, VITRAIL, recognize_dialect, recognize_family
@@ -126,7 +126,7 @@ def fit_on_trunk(
     )
     wanted = {name: value for name, value in model.state_dict().items() if not name.startswith(TRUNK)}
     if reset_head:
-        others = {name: value for name, value in others.items() if not name.startswith(HEAD)}
+        others = without_head(others, model)
     found = {
         name: value.to(wanted[name].dtype)
         for name, value in others.items()

@@ -1,5 +1,6 @@
 """What the report of a run shows of segmentation."""
 
+import io
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -7,16 +8,28 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from vitrail.data.decode import BrokenImageError
+from vitrail.data.dense.contract import SegmentationData
+from vitrail.data.dense.opening import open_segmentation
+from vitrail.data.dense.samples import MaskSamples
+from vitrail.data.draws import seed_of_stage
+from vitrail.data.loader import draws_of
+from vitrail.data.sampler import Sampler
 from vitrail.evaluation.segmentation import MaskMeter
 from vitrail.pages.bars import BarRow, draw_bars
 from vitrail.pages.frame import PageSection
 from vitrail.pages.matrix import draw_matrix
+from vitrail.pages.pictures import embed_image, render_figure, render_image
 from vitrail.storage import read_json_object
 from vitrail.tasks.contract import RunReader
 from vitrail.tasks.segment.evaluator import COUNTS_FILE, WORST_FILE
+from vitrail.tasks.segment.mask_drawing import draw_overlay
+from vitrail.tasks.segment.settings import SegmentRecipe
 from vitrail.tasks.tokenizer.sheets import sheet_section
 
 _MAX_CLASSES = 30  # of the matrix
+_NUM_CROPS = 8  # that training saw
+_LARGEST_SIDE = 256  # pixels of such a picture
 
 
 def segmentation_sections(run: RunReader) -> Iterator[PageSection]:
@@ -35,6 +48,35 @@ def segmentation_sections(run: RunReader) -> Iterator[PageSection]:
         caption="Images of val with the lowest mean intersection over union: the image, the truth, the answer.",
         anchor="worst",
     )
+    yield from _training_section(run)
+
+
+def _training_section(run: RunReader) -> Iterator[PageSection]:
+    """The first crops of the first step with their masks; nothing where the data is not there any more."""
+    recipe = run.stage_recipe
+    if not isinstance(recipe, SegmentRecipe):
+        return
+    try:
+        data = open_segmentation(recipe.data)
+        figures = [render_figure(render_image(address), "") for address in _draw_crops(recipe, data, stage=run.stage)]
+    except (ValueError, OSError, BrokenImageError):  # whatever has become of the data, there is a report
+        return
+    told = "<p>The first crops of the first step with their masks; pixels without a colour are not learnt from.</p>"
+    yield PageSection("What training saw", f'{told}<div class="pictures even">{"".join(figures)}</div>', anchor="batch")
+
+
+def _draw_crops(recipe: SegmentRecipe, data: SegmentationData, *, stage: int) -> Iterator[str]:
+    """Addresses of pictures, by the draws of the run."""
+    maker = MaskSamples(recipe.augmentation.build(image_size=recipe.image_size))
+    seed = seed_of_stage(recipe.seed, stage)
+    batch = next(iter(Sampler(data.num_train, batch_size=recipe.batch_size, seed=seed).epoch(0)))
+    for sample in batch[:_NUM_CROPS]:
+        made = maker.make(data.train, sample, draws_of(sample, seed=seed))
+        picture = draw_overlay(made.pixels.numpy(), made.mask, data.colours)
+        picture.thumbnail((_LARGEST_SIDE, _LARGEST_SIDE))
+        content = io.BytesIO()
+        picture.save(content, "jpeg", quality=88)
+        yield embed_image(content.getvalue())
 
 
 def _read(path: Path) -> dict[str, Any]:
