@@ -21,8 +21,8 @@ from head_start import draw
 SHARE = 0.1
 TRUNK = {"patch_size": 8, "dim": 96, "depth": 5, "num_heads": 3, "init_std": None}
 VIT = {**TRUNK, "pool": "average", "layer_scale": 0.1}
-# Everything that is looked at while a run learns is looked at seldom: what counts comes at the end.
-RARE = ["evaluation.every=4", "watch.probe_every=1000", "watch.pictures=null"]
+# Probes and pictures come at the end alone.
+RARE = ["evaluation.every=1", "watch.probe_every=1000", "watch.pictures=null"]
 FINE_TUNING = ["epochs=30", "image_size=64", "optimizer.layer_decay=1.0", "evaluation.every=30"]
 
 

@@ -10,9 +10,11 @@ import pytest
 from dense_folders import HEIGHT, WIDTH, box_row, make_mask, voc_xml, write_coco, write_image, write_mask
 
 from vitrail.cli import main
-from vitrail.data.dense.opening import guess_marks
+from vitrail.data.datasets import open_source
+from vitrail.data.dense.opening import DETECTION_KINDS, SEGMENTATION_KINDS, guess_marks
 from vitrail.data.doctor.checking import check_data
 from vitrail.data.doctor.findings import Findings, Severity
+from vitrail.data.sources.names import MARKED_KINDS
 
 SIZE = (72, 96)
 
@@ -117,6 +119,13 @@ def test_sound_data_has_no_faults(tmp_path: Path) -> None:
     assert findings.splits[0].class_counts == (18,)
     assert check_data("shapes:size=48,count=6,val=2", labels="masks").is_fit
     assert check_data("shapes:size=48,count=6,val=2", labels="boxes").is_fit
+
+
+def test_data_with_masks_is_no_data_with_classes() -> None:
+    assert {*SEGMENTATION_KINDS, *DETECTION_KINDS} == {*MARKED_KINDS, "shapes"}
+    for spec in ("camvid:somewhere", "coco:/some/where", "voc"):
+        with pytest.raises(ValueError, match="has masks or boxes, not labels of whole images"):
+            open_source(spec)
 
 
 def test_what_data_has_is_guessed(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torchvision import tv_tensors
 from torchvision.transforms import v2
 
@@ -12,7 +13,7 @@ from vitrail.data.contract import Dataset, Sample
 from vitrail.data.decode import open_image
 from vitrail.data.dense.contract import IGNORED, PADDING_COLOUR, MaskWindow, WindowedObjects
 from vitrail.data.dense.detection_view import DetectionView, fit, move_objects
-from vitrail.data.dense.distortion import PhotometricDistortion
+from vitrail.data.dense.distortion import PhotometricDistortion, turn_colours
 from vitrail.data.dense.drawn_shapes import open_shapes_masks, open_shapes_objects
 from vitrail.data.dense.samples import MaskSamples, ObjectSamples
 from vitrail.data.draws import Draws
@@ -256,6 +257,23 @@ def test_saturation_and_hue_are_those_of_the_colour_circle() -> None:
         grey = PhotometricDistortion(probability=1.0, brightness=0.0, contrast=0.0, hue=0.0)(red, Draws(key))
         low = grey[:, 0, 0].tolist()[1]
         assert 48 <= low <= 152  # 200 - 100 * 1.5 and 200 - 100 * 0.5
+
+
+def test_colours_are_turned_as_pillow_turns_them() -> None:
+    pixels = noise(40, 50)
+    pixels[:3] = 77  # grey has no hue, and stays
+    pixels[3:5] = 0
+    for saturation, turn in ((1.0, 0.1), (0.5, -0.07), (1.5, 0.0), (1.4, 0.03)):
+        turned = turn_colours(pixels, saturation=saturation, turn=turn)
+        bands = Image.fromarray(pixels).convert("HSV").split()
+        hue = bands[0].point([(level + round(256 * turn)) % 256 for level in range(256)])
+        dense = bands[1].point([min(255, int(level * saturation)) for level in range(256)])
+        expected = np.asarray(Image.merge("HSV", (hue, dense, bands[2])).convert("RGB"))
+        difference = np.abs(turned.astype(int) - expected)
+        assert difference.mean() < 1.5  # Pillow has whole numbers between
+        assert difference.max() < 16
+        assert np.array_equal(turned[:5], pixels[:5])
+    assert np.array_equal(turn_colours(pixels, saturation=1.0, turn=0.0), pixels)
 
 
 def test_samples_without_objects_have_empty_lists() -> None:

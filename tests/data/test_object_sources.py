@@ -1,7 +1,9 @@
 """Annotations of objects in COCO's, YOLO's and VOC's form are read, and what is wrong with them is told in one line."""
 
+import contextlib
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -143,6 +145,50 @@ def test_coco_files_that_are_wrong(tmp_path: Path, content: object, told: str) -
         open_it(f"coco:{tmp_path}")
     assert "instances_train2017.json" in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_whatever_a_file_holds_is_read_or_refused_in_a_line(tmp_path: Path) -> None:
+    write_small_coco(tmp_path)
+    path = tmp_path / "annotations/instances_train2017.json"
+    sound = json.loads(path.read_text())
+    random = np.random.RandomState(0)
+    values: list[Any] = [
+        None,
+        -1,
+        10**30,
+        1e300,
+        "x",
+        [],
+        {},
+        [[]],
+        True,
+        [1, 2, 3, 4, 5, 6, 7, 8],
+        {"size": [12, 16], "counts": "1"},
+    ]
+    told: list[str] = []
+    for _ in range(150):
+        content = json.loads(json.dumps(sound))
+        node = content
+        while True:  # to any place in it
+            keys = list(node) if isinstance(node, dict) else list(range(len(node)))
+            key = keys[random.randint(len(keys))]
+            if not isinstance(node[key], (dict, list)) or not node[key] or random.uniform() < 0.25:
+                break
+            node = node[key]
+        node[key] = values[random.randint(len(values))]
+        path.write_text(json.dumps(content))
+        try:
+            data = open_it(f"coco:{tmp_path}")
+        except ValueError as error:
+            told.append(str(error))
+            with contextlib.suppress(ValueError):  # as `vitrail check` opens it
+                open_detection_source(f"coco:{tmp_path}", DenseOpening(faults="noted"))
+        else:
+            loader = Loader(data.train, make=ObjectSamples(), sampler=Sampler(2, batch_size=1, is_training=False))
+            with contextlib.suppress(ValueError):  # that too many samples are broken
+                list(loader.epoch(0))
+    assert len(told) > 30
+    assert all("instances_" in line and "\n" not in line for line in told)
 
 
 def test_an_image_of_another_size_is_left_out(tmp_path: Path) -> None:

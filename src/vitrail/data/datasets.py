@@ -16,7 +16,7 @@ from vitrail.data.exclusion import leave_out
 from vitrail.data.sources.folder import open_folder
 from vitrail.data.sources.grouping import GroupedSource, split_grouping
 from vitrail.data.sources.manifest import open_manifest
-from vitrail.data.sources.names import NAMED
+from vitrail.data.sources.names import MARKED_KINDS, NAMED
 from vitrail.data.splits import canonical
 from vitrail.data.stored import OpenedSource, UnlabelledSource
 from vitrail.settings.own import is_own, load_own, working_directory_on_path
@@ -75,6 +75,10 @@ def _open(spec: str | Path, opening: Opening) -> Source:
         name, _, rest = spec.partition(":")
         if name in KINDS:
             return _open_kind(name, rest, opening, has_folder=not rest and os.path.isdir(name))
+        if name in MARKED_KINDS and not os.path.lexists(spec):
+            raise ValueError(
+                f"{name} has masks or boxes, not labels of whole images: recipes for segmentation or detection learn it"
+            )
         if is_own(spec) and not os.path.lexists(spec):
             return _open_own(spec)
     return _open_path(Path(spec), opening)

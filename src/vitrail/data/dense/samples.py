@@ -117,11 +117,12 @@ class ObjectSamples(SampleMaker[MarkedImage, ObjectBatch]):
 def pad_images(images: Sequence[Tensor], size: tuple[int, int]) -> Tensor:
     """Images [3, height, width] in one tensor of that size, channels last; the padding is below and to the right."""
     batch = np.empty((len(images), *size, 3), dtype=np.uint8)
+    line = np.tile(np.array(PADDING_COLOUR, dtype=np.uint8), (size[1], 1))
     for row, pixels in zip(batch, images, strict=True):
         height, width = pixels.shape[1:]
         row[:height, :width] = pixels.permute(1, 2, 0).numpy()
-        row[height:] = PADDING_COLOUR
-        row[:height, width:] = PADDING_COLOUR
+        row[height:] = line
+        row[:height, width:] = line[width:]
     return torch.from_numpy(batch).permute(0, 3, 1, 2)
 
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
+from PIL import Image
 
 from vitrail.data.checks import as_pair, as_plain_size
 from vitrail.data.decode import OpenedImage
@@ -89,5 +90,5 @@ class SegmentationView:
 
 def _largest_share(mask: np.ndarray) -> float:
     """The share of the largest class among the pixels that have one; 1 where none has."""
-    counts = np.bincount(mask.reshape(-1), minlength=IGNORED + 1)[:IGNORED]
-    return float(counts.max() / max(1, counts.sum())) if counts.any() else 1.0
+    counts = Image.fromarray(mask).histogram()[:IGNORED]  # several times as fast as NumPy
+    return max(counts) / total if (total := sum(counts)) else 1.0

@@ -145,10 +145,11 @@ def _guess_splits(root: Path) -> dict[str, list[str]]:
 
 
 def label_path(image: str) -> Path:
-    """The text file of an image: in labels/ where it lies in images/, and of its name."""
-    head, mark, tail = image.rpartition(f"{os.sep}images{os.sep}")
-    moved = f"{head}{os.sep}labels{os.sep}{tail}" if mark else image
-    return Path(os.path.splitext(moved)[0] + ".txt")
+    """The text file of an image: in labels/ where it lies in images/, else beside it, and of its name."""
+    beside = Path(os.path.splitext(image)[0] + ".txt")
+    head, mark, tail = str(beside).rpartition(f"{os.sep}images{os.sep}")
+    moved = Path(f"{head}{os.sep}labels{os.sep}{tail}")
+    return moved if mark and (moved.exists() or not beside.exists()) else beside
 
 
 def _read_labels(path: Path, *, num_classes: int, faults: FaultList) -> list[ObjectRow]:

@@ -15,3 +15,5 @@ NAMED: tuple[str, ...] = (
     "inaturalist2018",
     "inaturalist2019",
 )
+# Kinds of data with masks or boxes; `data/dense/opening.py` opens them.
+MARKED_KINDS: tuple[str, ...] = ("pairs", "camvid", "ade20k", "cityscapes", "voc", "coco", "yolo")
