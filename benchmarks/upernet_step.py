@@ -124,6 +124,7 @@ def make_ours(kind: str, size: int, batch: int, threads: int) -> Call:
             fold(model.for_inference()), Looking(), normalize=task.normalize, device=torch.device("cpu")
         )
         pixels = task.example(batch).images
+        del model, task.model
 
         def answer() -> Tensor:
             torch.set_num_threads(threads)

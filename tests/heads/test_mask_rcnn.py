@@ -1,10 +1,12 @@
 """Mask R-CNN on a trunk: its size, what it says of images in any company, and whose its random choices are."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from shrunk import randomize
 from torch import Tensor, nn
 from torchvision.models.detection import MaskRCNN
 from torchvision.models.detection.anchor_utils import AnchorGenerator
@@ -14,9 +16,11 @@ from torchvision.ops.poolers import LevelMapper
 from vitrail.heads.mask_rcnn import Detector, DetectorSettings
 from vitrail.heads.per_image_rcnn import BalancedSampler
 from vitrail.heads.roi_pooling import RoiPool
+from vitrail.inference.folding import fold
 from vitrail.layers.sample_draws import SampleDraws, give_draws
 from vitrail.models.catalog import create_model
 from vitrail.models.contract import Model
+from vitrail.weights import load_model, save_model
 
 SMALL = DetectorSettings(
     num_classes=3,
@@ -194,6 +198,18 @@ def test_an_image_is_judged_alike_in_any_company() -> None:
         alone = [model(images[row : row + 1], sizes[row : row + 1])[0] for row in range(4)]
     for one, other in zip(together, alone, strict=True):
         torch.testing.assert_close(one.boxes, other.boxes, rtol=1e-4, atol=1e-4)
+
+
+def test_folded_and_saved_models_say_the_same(tmp_path: Path) -> None:
+    model = randomize(detector()).eval()
+    save_model(model, tmp_path)
+    images, sizes, _ = batch((64, 96), (40, 90))
+    with torch.no_grad():
+        wanted, *others = (one(images, sizes) for one in (model, fold(model), load_model(tmp_path)))
+    for found in others:
+        for one, other in zip(found, wanted, strict=True):
+            torch.testing.assert_close(one.scores, other.scores, rtol=1e-3, atol=1e-4)
+            torch.testing.assert_close(one.boxes[:3], other.boxes[:3], rtol=1e-3, atol=1e-2)
 
 
 def test_recomputed_blocks_draw_what_they_drew() -> None:

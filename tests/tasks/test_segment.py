@@ -165,6 +165,13 @@ def test_what_cannot_be_is_told_in_a_line(words: tuple[str, ...], message: str, 
     assert "\n" not in str(error.value).strip()
 
 
+def test_it_is_not_compared_with_classifiers(
+    run: RunFolder, frozen: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["evaluate", "--compare", str(run.path), str(frozen.path.parent / "trunk")]) == 2
+    assert "it says nothing about an image as a whole" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("option", [["--tokens"], ["--sizes", "32"], ["level=x"]])
 def test_options_of_classifiers_are_refused(
     run: RunFolder, option: list[str], capsys: pytest.CaptureFixture[str]

@@ -34,7 +34,7 @@ def run(sources: Sequence[str], settings: Mapping[str, Any], *, as_json: bool) -
         return _compare_others(loaded, settings, as_json=as_json)
     models = {source: seeing(one, settings) for source, one in loaded.items() if not isinstance(one, Loaded)}
     for source, trained in models.items():
-        trained.require_classifier(source)
+        trained.require_classifier(source, of_images=True)
     first = next((source for source in sources if not is_named(source)), sources[0])  # trained on the data, perhaps
     data, name = open_data(first, settings, models[first])
     level = data.level(name)

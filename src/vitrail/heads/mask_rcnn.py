@@ -112,6 +112,7 @@ class Detector(AroundTrunk):
     """
 
     config: DetectorConfig
+    is_dense = True
     family = "detector"
 
     def __init__(self, trunk: Model, settings: DetectorSettings) -> None:

@@ -66,6 +66,7 @@ class SegmentModel(AroundTrunk):
 
     config: SegmentConfig
     family = "segment"
+    is_dense = True
 
     def __init__(self, trunk: Model, settings: SegmentSettings) -> None:
         super().__init__(

@@ -89,22 +89,23 @@ class Fusion(nn.Module):
 def shifted_products(maps: Tensor, weight: Tensor, *, size: tuple[int, int]) -> Tensor:
     """The 3x3 convolution with zero padding of maps upsampled to a size, from products on their own grid.
 
-    Columns are upsampled and shifted first, while there are few rows.
+    Columns are upsampled and shifted first, while there are few rows; one row of taps after the other.
     """
-    taps = weight.permute(2, 3, 0, 1).flatten(0, 2)[..., None, None]  # [rows x columns x channels, in channels, 1, 1]
-    products = functional.conv2d(maps, taps)
-    wide = functional.interpolate(products, size=(maps.shape[2], size[1]), mode="bilinear", align_corners=False)
-    by_tap = wide.unflatten(1, (3, 3, -1))
-    rows = by_tap[:, :, 1]
-    rows = rows + functional.pad(by_tap[:, :, 0, ..., :-1], (1, 0))
-    rows = rows + functional.pad(by_tap[:, :, 2, ..., 1:], (0, 1))
+    of_row = []
+    for taps in weight.permute(2, 3, 0, 1):
+        products = functional.conv2d(maps, taps.flatten(0, 1)[..., None, None])
+        wide = functional.interpolate(products, size=(maps.shape[2], size[1]), mode="bilinear", align_corners=False)
+        left, middle, right = wide.chunk(3, dim=1)
+        line = middle + functional.pad(left[..., :-1], (1, 0)) + functional.pad(right[..., 1:], (0, 1))
+        of_row.append(line)
 
-    def upward(place: int) -> Tensor:
-        return functional.interpolate(rows[:, place], size=size, mode="bilinear", align_corners=False)
+    def upward(line: Tensor) -> Tensor:
+        return functional.interpolate(line, size=size, mode="bilinear", align_corners=False)
 
-    total = upward(1)
-    total = total + functional.pad(upward(0)[..., :-1, :], (0, 0, 1, 0))
-    return total + functional.pad(upward(2)[..., 1:, :], (0, 0, 0, 1))
+    above, centre, below = of_row
+    total = upward(centre)
+    total = total + functional.pad(upward(above)[..., :-1, :], (0, 0, 1, 0))
+    return total + functional.pad(upward(below)[..., 1:, :], (0, 0, 0, 1))
 
 
 class AuxiliaryHead(nn.Module):

@@ -94,8 +94,10 @@ class Trained:
         """The classes; their numbers where they have no names."""
         return tuple(map(str, range(self.num_classes))) if self.classes is None else self.classes
 
-    def require_classifier(self, label: str) -> None:
-        """Refuse a model that answers with an embedding where classes are asked for."""
+    def require_classifier(self, label: str, *, of_images: bool = False) -> None:
+        """Refuse a model that answers with an embedding where classes are asked for, or those of whole images."""
+        if of_images and self.model.is_dense:
+            raise ValueError(f"{label} has learnt the task {self.task}: it says nothing about an image as a whole")
         if not self.num_classes:
             raise ValueError(
                 f"{label} has no classifier, it gives embeddings: search with vitrail gallery, measure with vitrail "

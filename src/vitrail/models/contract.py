@@ -127,6 +127,7 @@ class Model(AnyModel):
     own_settings: Mapping[str, Any] | None = None  # what a user's own function made it of
     is_folded: bool = False  # set by fold
     is_ours_alone: ClassVar[bool] = False  # whether no other library has names for its weights
+    is_dense: ClassVar[bool] = False  # whether answers are about places in an image and not about the image
     foreign: ClassVar[str | None] = None  # the child whose layers and names of weights are another library's
 
     def __init__(self, config: ModelConfig) -> None:

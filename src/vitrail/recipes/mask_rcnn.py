@@ -48,7 +48,7 @@ def detect_small() -> Recipe:
     """
     return DetectRecipe(
         name="detect_small",
-        epochs=12.0,
+        epochs=10.0,
         batch_size=16,
         image_size=128,
         data=DataSettings(spec="shapes:size=128,count=4000,val=400"),

@@ -62,7 +62,7 @@ def open_trained(spec: str, *, image_size: ImageSize | None, device: torch.devic
     from vitrail.inference.trained import load_trained  # which builds runs, and they have teachers
 
     found = load_trained(spec)
-    found.require_classifier(spec)
+    found.require_classifier(spec, of_images=True)
     if image_size is not None:
         found = found.seeing(image_size=image_size)
     size = as_pair(found.view.image_size)

@@ -18,6 +18,7 @@ _LARGEST = 1024
 # A CPU computes 8 samples at a time nearly as fast as more, but every micro-batch costs a pass over all gradients.
 _LARGEST_ON_CPU, _ENOUGH_ON_CPU = 128, 8
 _ACTIVATIONS_ON_CPU = 512 * 2**20  # bytes that are kept for the backward pass of a micro-batch
+_SMALLEST = 2  # samples of a micro-batch: a pair
 _SMALLEST_OF_LANE = 4  # samples: fewer cost more than another lane wins
 _SHARE_OF_MEMORY = 0.9  # that a trial of several devices may fill
 _MEMORY_UNTOLD = 8 * 2**30  # bytes, where a machine does not tell how much it has
@@ -78,6 +79,8 @@ def _choose_by_sizes(
     num_lanes: int,
     unit: int,
 ) -> int:
+    if num_samples < 2 * _SMALLEST:  # there is nothing to choose
+        return _SMALLEST
     if any(isinstance(part, _BatchNorm) and part.training for part in model.modules()):
         return _even(min(num_samples, _LARGEST_ON_CPU // num_views * unit))
     with _kept_buffers(model):
@@ -157,4 +160,4 @@ def _largest_by_doubling(largest: int, attempt: Callable[[int], None], *, device
 
 def _even(count: int) -> int:
     """The size made even, because neighbours are mixed in pairs."""
-    return max(2, count - count % 2)
+    return max(_SMALLEST, count - count % 2)
