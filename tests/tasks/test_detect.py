@@ -173,6 +173,14 @@ def test_two_processes_give_the_losses_and_numbers_of_one(tmp_path: Path) -> Non
         assert found["box_ap"] == pytest.approx(wanted["box_ap"], abs=0.05)
 
 
+def test_lanes_change_no_bit(tmp_path: Path) -> None:
+    words = (*WORDS, "epochs=1", "evaluation.every=1", "regularisation.drop_path=0.2")
+    for threads in (1, 2):
+        run_in(tmp_path / str(threads), *words, f"run.threads={threads}")
+    one, other = (weights(tmp_path / name) for name in ("1", "2"))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
 def test_a_killed_run_goes_on_bit_by_bit(tmp_path: Path) -> None:
     words = (*WORDS, "epochs=4", "run.save_minutes=0.0001", "evaluation.every=4")
     killed = tmp_path / "killed"
