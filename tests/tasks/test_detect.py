@@ -219,7 +219,7 @@ def test_data_that_does_not_suit_is_told_in_a_line(
     for name in ("a.jpg", "b.jpg"):
         write_image(tmp_path / "coco" / "train" / name)
     file = tmp_path / "coco" / "annotations" / "instances_train.json"
-    plain = {"segmentation": []}
+    plain: dict[str, Any] = {"segmentation": []}
     write_coco(file, ["a.jpg", "b.jpg"], [{**box_row(number, 3, (2, 2, 8, 6)), **plain} for number in (1, 2)])
     spec = f"data=coco:{tmp_path / 'coco'}"
     assert main(["evaluate", str(run.path), spec, "split=train"]) == 2
