@@ -21,8 +21,8 @@ from vitrail.tasks.detect.found_objects import count_errors, known_objects, read
 if TYPE_CHECKING:
     from vitrail.tasks.detect.task import Detect
 
-WORST_FILE, CLASSES_FILE = "worst_detections.png", "average_precision.json"
-_NUM_WORST = 8
+WORST_FILE, CLASSES_FILE = "worst_detections.jpg", "average_precision.json"
+_NUM_WORST, _LONGEST = 8, 440  # pictures, and pixels of their longer side
 SURE = 0.5  # probability from which on an answer is drawn and counts as a mistake
 
 
@@ -105,5 +105,7 @@ class DetectionEvaluator(Evaluator):
         sure = tuple(one for one in answer.objects if one.score >= SURE)
         classes = self.task.data.classes
         colours = make_colours(len(classes))
-        truth, said = (draw_objects(image, shown, classes=classes, colours=colours) for shown in (known, sure))
+        truth, said = (
+            draw_objects(image, shown, classes=classes, colours=colours, longest=_LONGEST) for shown in (known, sure)
+        )
         return truth, said, self.dataset.locate(answer.place)
