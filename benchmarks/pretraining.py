@@ -12,6 +12,7 @@ import argparse
 import json
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,9 +21,9 @@ from head_start import draw
 SHARE = 0.1
 TRUNK = {"patch_size": 8, "dim": 96, "depth": 5, "num_heads": 3, "init_std": None}
 VIT = {**TRUNK, "pool": "average", "layer_scale": 0.1}
-# Everything that is looked at while a run learns is looked at seldom: what counts comes at the end.
-RARE = ["evaluation.every=4", "watch.probe_every=1000", "watch.pictures=null"]
-FINE_TUNING = ["epochs=30", "image_size=64", "optimizer.layer_decay=null", "evaluation.every=30"]
+# Probes and pictures come at the end alone.
+RARE = ["evaluation.every=1", "watch.probe_every=1000", "watch.pictures=null"]
+FINE_TUNING = ["epochs=30", "image_size=64", "optimizer.layer_decay=1.0", "evaluation.every=30"]
 
 
 class Arm(NamedTuple):
@@ -31,7 +32,7 @@ class Arm(NamedTuple):
     recipe: str | None
     words: list[str]
     model: str = "deit3_tiny"
-    settings: dict[str, object] = VIT
+    settings: Mapping[str, object] = VIT
 
 
 def with_stem(stem: str) -> dict[str, object]:
@@ -39,17 +40,17 @@ def with_stem(stem: str) -> dict[str, object]:
     return {**VIT, "stem": stem}
 
 
-MASKED = ["image_size=64", "epochs=24", "watch.knn=false"]
-SUPERVISED = ["epochs=12", "image_size=64", "optimizer.layer_decay=null", "evaluation.every=4"]
+MASKED = ["image_size=64", "epochs=12", "watch.knn=false"]
+SUPERVISED = ["epochs=8", "image_size=64", "optimizer.layer_decay=1.0", "evaluation.every=4"]
 STEMS = ("linear", "conv_bn", "hmlp_bn", "hmlp_ln")
 RESMLP = {**{key: value for key, value in TRUNK.items() if key != "num_heads"}, "layer_scale": 0.1}
 ARMS = {
     "scratch": Arm(None, []),
-    "dino": Arm("dino_small", ["epochs=8", "crops.num_local=4"]),
+    "dino": Arm("dino_small", ["epochs=6", "crops.num_local=4"]),
     "masked": Arm("masked_small", MASKED),
     "features": Arm("features_small", ["image_size=64", "epochs=12", "teacher.cache=views:2"]),
     "scratch_resmlp": Arm(None, [], "resmlp_s12", RESMLP),
-    "dino_resmlp": Arm("dino_small", ["epochs=8", "crops.num_local=2"], "resmlp_s12", RESMLP),
+    "dino_resmlp": Arm("dino_small", ["epochs=6", "crops.num_local=2"], "resmlp_s12", RESMLP),
     **{f"masked_{stem}": Arm("masked_small", MASKED, settings=with_stem(stem)) for stem in STEMS if stem != "linear"},
     **{f"supervised_{stem}": Arm("masked_small_labels", SUPERVISED, settings=with_stem(stem)) for stem in STEMS},
 }
