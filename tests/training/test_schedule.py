@@ -93,7 +93,7 @@ def test_a_constant_weight_decay_is_left_as_it_was_built() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"kind": "linaer"}, "schedule must be one of cosine, linear, step, constant, not 'linaer'"),
+        ({"kind": "linaer"}, "schedule must be one of cosine, linear, step, constant, inverse_sqrt, not 'linaer'"),
         ({"start": math.inf}, "start of a schedule must be a finite number"),
         ({"end": math.nan}, "end of a schedule must be"),
         ({"total_steps": 0}, "total_steps must be at least 1"),
