@@ -106,7 +106,7 @@ def test_steps_at_milestones() -> None:  # the x3 schedule of detection: a tenth
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"kind": "linaer"}, "schedule must be one of cosine, linear, step, constant, not 'linaer'"),
+        ({"kind": "linaer"}, "schedule must be one of cosine, linear, step, constant, inverse_sqrt, not 'linaer'"),
         ({"start": math.inf}, "start of a schedule must be a finite number"),
         ({"end": math.nan}, "end of a schedule must be"),
         ({"total_steps": 0}, "total_steps must be at least 1"),
@@ -125,3 +125,14 @@ def test_wrong_settings_are_told(settings: dict[str, Any], message: str) -> None
 def test_no_step_before_the_first() -> None:
     with pytest.raises(ValueError, match="there is no step -1"):
         ValueSchedule(start=0.1, total_steps=10).at(-1)
+
+
+def test_the_inverse_square_root_falls_from_the_end_of_the_warmup() -> None:
+    schedule = ScheduleSettings(kind="inverse_sqrt", warmup_steps=100, warmup_lr=0.0).build(
+        lr=0.8, steps_per_epoch=10, total_steps=1000
+    )
+    assert [schedule.lr.at(step) for step in (0, 50, 100, 400, 900)] == pytest.approx([0.0, 0.4, 0.8, 0.4, 0.8 / 3])
+    constant = ScheduleSettings(kind="constant", warmup_steps=32_000).build(
+        lr=0.2, steps_per_epoch=10, total_steps=100_000
+    )
+    assert constant.lr.at(32_000) == constant.lr.at(99_999) == 0.2

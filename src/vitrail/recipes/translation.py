@@ -28,15 +28,15 @@ def translate_small() -> Recipe:
     """
     return TranslateRecipe(
         name="translate_small",
-        epochs=24.0,
+        epochs=20.0,
         batch_size=3000,
         network=NetworkSettings(
-            dim=128, depth=4, mlp_dim=512, num_heads=4, norm="layer", layer_scale=1.0, activation="relu"
+            dim=160, depth=4, mlp_dim=640, num_heads=4, norm="layer", layer_scale=1.0, activation="relu"
         ),
         text=TextSettings(vocabulary=5000, max_length=128, piece=1500),
         optimizer=OptimizerSettings(lr=3e-3, weight_decay=0.01, clip=1.0, betas=(0.9, 0.98)),
         schedule=ScheduleSettings(warmup_epochs=1.0, min_lr=1e-5),
-        regularisation=RegularisationSettings(dropout=0.1),
+        regularisation=RegularisationSettings(dropout=0.15),
         evaluation=TextEvaluationSettings(every=4.0),
     )
 

@@ -31,7 +31,7 @@ class OptimizerSettings(Section):
     """Optimizer that changes the weights."""
 
     name: str = "adamw"
-    """optimizer: adamw, lamb, sgd, adagrad, torch_muon, any of timm's (lion, muon ...), or module:function of yours"""
+    """optimizer: adamw, lamb, sgd, adagrad, torch_muon, any of timm's (lion ...), or module:function of your own"""
     lr: PositiveFloat = 1e-3
     """the highest learning rate; for `reference_batch` images where that is given"""
     reference_batch: PositiveInt | None = None

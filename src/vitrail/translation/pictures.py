@@ -41,7 +41,7 @@ def draw_attention(translator: Translator, sentence: str, *, folder: Path) -> Pa
     path = folder / f"{name}.png"
     _draw_panels(
         weights,
-        [f"layer {number}" for number in range(1, len(weights) + 1)] + ["mean"],
+        [f"layer {number}" for number in range(1, len(weights))] + ["mean"],
         path,
         title=f"{sentence}\n{translator.vocabulary.decode(best.pieces)}",
         marks=(show(encoded.tolist()), show(answer)),
@@ -99,7 +99,8 @@ def _draw_panels(
     columns = columns or len(panels)
     rows = -(-len(panels) // columns)
     side = 2.4 if marks is None else max(2.6, 0.24 * max(len(marks[0]), len(marks[1])))
-    figure = Figure(figsize=(columns * side, rows * side + 0.8), dpi=110, layout="constrained")
+    room = 0.8 if marks is None else 1.3  # for the title, and for what columns stand for
+    figure = Figure(figsize=(columns * side, rows * side + room), dpi=110, layout="constrained")
     figure.suptitle(title, fontsize=11)
     axes = figure.subplots(rows, columns, squeeze=False).flatten()
     for place, (panel, name) in enumerate(zip(panels, titles, strict=True)):

@@ -62,14 +62,18 @@ def compare_systems(
     }
     named = [(name, list(lines)) for name, lines in systems]
     signatures, scores = PairedTest(named, metrics, references=None, test_type="bs", n_samples=num_samples)()
+    keys = dict(zip(metrics, (key for key in scores if key != "System"), strict=True))  # chrF is chrF2 there
     rows = []
     for place, (name, _) in enumerate(systems):
         row: dict[str, Any] = {"name": name}
-        for metric in metrics:
-            result = scores[metric][place]
-            row[metric] = {"score": result.score, "mean": result.mean, "ci": result.ci, "p_value": result.p_value}
+        for metric, key in keys.items():
+            result = scores[key][place]
+            values = {name: getattr(result, name) for name in ("score", "mean", "ci", "p_value")}
+            row[metric] = {name: None if value is None else float(value) for name, value in values.items()}
+            if place and named[place][1] == named[0][1]:
+                row[metric]["p_value"] = 1.0  # the resampling has no difference to compare with
         rows.append(row)
-    rows[0]["signatures"] = {metric: str(signatures[metric]) for metric in metrics}
+    rows[0]["signatures"] = {metric: str(signatures[key]) for metric, key in keys.items()}
     return rows
 
 
