@@ -35,6 +35,8 @@ class UperNet(nn.Module):
 
     def fuse(self, levels: Sequence[Tensor]) -> Tensor:
         """What the classifier reads: all levels in one map, as fine as the first."""
+        if levels[0].device.type == "cpu" and torch.is_grad_enabled():
+            levels = [maps.contiguous() for maps in levels]  # backward passes of convolutions are slower on tokens
         *finer, coarsest = levels
         above = self.pooling(coarsest)
         found = [above]
