@@ -236,6 +236,7 @@ def test_data_that_does_not_suit_is_told_in_a_line(
     [
         (("detector.anchor_sizes=[8, 16]",), "anchor_sizes"),
         (("evaluation.image_size=64",), "whole images are measured"),
+        (("sharding=full",), "can't be divided over processes"),
         (
             ("model=resmlp_s12", "model.settings={patch_size: 8, dim: 16, depth: 2}", "view.short_side=96"),
             "takes images",
