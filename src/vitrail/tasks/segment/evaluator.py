@@ -92,7 +92,8 @@ class SegmentEvaluator(Evaluator):
         if self._meter is None:
             return
         colours = self.task.describe(self.task.data.describe())["colours"]
-        write_json(folder / COUNTS_FILE, {"classes": list(self.classes), "pixels": self._meter.counts.tolist()})
+        counts = {"classes": list(self.classes), "colours": colours, "pixels": self._meter.counts.tolist()}
+        write_json(folder / COUNTS_FILE, counts)
         rows = self._meter.rows(self.classes)
         write_text(folder / CLASSES_FILE, csv_text(rows, columns=COLUMNS), errors="backslashreplace")
         compared = [

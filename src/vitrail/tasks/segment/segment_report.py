@@ -1,7 +1,7 @@
 """What the report of a run shows of segmentation."""
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,12 @@ from vitrail.pages.bars import BarRow, draw_bars
 from vitrail.pages.frame import PageSection
 from vitrail.pages.matrix import draw_matrix
 from vitrail.pages.pictures import embed_image, render_figure, render_image
+from vitrail.pages.words import text
 from vitrail.storage import read_json_object
 from vitrail.tasks.contract import RunReader
 from vitrail.tasks.segment.evaluator import COUNTS_FILE, WORST_FILE
 from vitrail.tasks.segment.mask_drawing import draw_overlay
 from vitrail.tasks.segment.settings import SegmentRecipe
-from vitrail.tasks.tokenizer.sheets import sheet_section
 
 _MAX_CLASSES = 30  # of the matrix
 _NUM_CROPS = 8  # that training saw
@@ -41,14 +41,23 @@ def segmentation_sections(run: RunReader) -> Iterator[PageSection]:
         meter.counts += torch.tensor(content["pixels"])
         yield _class_section(meter, content["classes"])
         yield PageSection("Confusion", _draw_confusion(meter.counts, content["classes"]), anchor="confusion")
-    yield from sheet_section(
-        run,
-        WORST_FILE,
-        title="Worst pictures",
-        caption="Images of val with the lowest mean intersection over union: the image, the truth, the answer.",
-        anchor="worst",
-    )
+    sheet = run.read(WORST_FILE, Path.read_bytes, b"")
+    if sheet:
+        caption = "Images of val with the lowest mean intersection over union: the image, the truth, the answer."
+        picture = render_figure(render_image(embed_image(sheet, kind="png")), text(caption), is_wide=True)
+        yield PageSection("Worst pictures", _draw_legend(content) + picture, anchor="worst")
     yield from _training_section(run)
+
+
+def _draw_legend(content: Mapping[str, Any]) -> str:
+    """The classes beside their colours."""
+    box = "display:inline-block;width:0.9em;height:0.9em;margin:0 0.3em 0 1em;vertical-align:-0.1em"
+    pairs = zip(content.get("classes", ()), content.get("colours", ()), strict=True)
+    marks = (
+        f'<span style="{box};background:rgb({",".join(str(int(part)) for part in colour)})"></span>{text(name)}'
+        for name, colour in pairs
+    )
+    return f'<p class="more">{"".join(marks)}</p>'
 
 
 def _training_section(run: RunReader) -> Iterator[PageSection]:
