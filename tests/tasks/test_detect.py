@@ -92,6 +92,8 @@ def test_a_run_leaves_numbers_pictures_and_a_model(run: RunFolder, capsys: pytes
     trained = vitrail.load_trained(run.path)
     assert isinstance(trained.model, Detector)
     assert (trained.task, trained.num_classes, trained.class_names[0]) == ("detect", 6, "circle")
+    assert main(["inspect", str(run.path), "data=shapes:size=64,count=4,val=2", f"out={run.path / 'inspected'}"]) == 0
+    capsys.readouterr()
     page = write_report(run.path).read_text(encoding="utf-8")
     for title in ("Worst pictures", "Average precision by class", "Average precision on val, %", "Parts of the loss"):
         assert title in page
@@ -173,6 +175,14 @@ def test_two_processes_give_the_losses_and_numbers_of_one(tmp_path: Path) -> Non
         assert found["box_ap"] == pytest.approx(wanted["box_ap"], abs=0.05)
 
 
+def test_lanes_change_no_bit(tmp_path: Path) -> None:
+    words = (*WORDS, "epochs=1", "evaluation.every=1", "regularisation.drop_path=0.2")
+    for threads in (1, 2):
+        run_in(tmp_path / str(threads), *words, f"run.threads={threads}")
+    one, other = (weights(tmp_path / name) for name in ("1", "2"))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
 def test_a_killed_run_goes_on_bit_by_bit(tmp_path: Path) -> None:
     words = (*WORDS, "epochs=4", "run.save_minutes=0.0001", "evaluation.every=4")
     killed = tmp_path / "killed"
@@ -211,7 +221,7 @@ def test_data_that_does_not_suit_is_told_in_a_line(
     for name in ("a.jpg", "b.jpg"):
         write_image(tmp_path / "coco" / "train" / name)
     file = tmp_path / "coco" / "annotations" / "instances_train.json"
-    plain = {"segmentation": []}
+    plain: dict[str, Any] = {"segmentation": []}
     write_coco(file, ["a.jpg", "b.jpg"], [{**box_row(number, 3, (2, 2, 8, 6)), **plain} for number in (1, 2)])
     spec = f"data=coco:{tmp_path / 'coco'}"
     assert main(["evaluate", str(run.path), spec, "split=train"]) == 2
@@ -228,6 +238,7 @@ def test_data_that_does_not_suit_is_told_in_a_line(
     [
         (("detector.anchor_sizes=[8, 16]",), "anchor_sizes"),
         (("evaluation.image_size=64",), "whole images are measured"),
+        (("sharding=full",), "can't be divided over processes"),
         (
             ("model=resmlp_s12", "model.settings={patch_size: 8, dim: 16, depth: 2}", "view.short_side=96"),
             "takes images",

@@ -7,21 +7,22 @@ from typing import Any
 
 from vitrail.pages.bars import BarRow, draw_bars
 from vitrail.pages.frame import PageSection
+from vitrail.pages.pictures import embed_image, render_figure, render_image
+from vitrail.pages.words import text
 from vitrail.tasks.contract import RunReader
 from vitrail.tasks.detect.evaluator import CLASSES_FILE, SURE, WORST_FILE
-from vitrail.tasks.tokenizer.sheets import sheet_section
 
 
 def detection_sections(run: RunReader) -> Iterator[PageSection]:
     """The worst pictures beside the truth, then a bar for each class."""
-    yield from sheet_section(
-        run,
-        WORST_FILE,
-        title="Worst pictures",
-        caption=f"Images of val with the most objects missed or invented. Left: the truth; right: what was found, with "
-        f"a probability of at least {SURE:.0%}.",
-        anchor="worst",
-    )
+    content = run.read(WORST_FILE, Path.read_bytes, b"")
+    if content:
+        caption = (
+            "Images of val with the most objects missed or invented: the truth, and to the right of it what was found "
+            f"with a probability of at least {SURE:.0%}."
+        )
+        picture = render_image(embed_image(content, kind="jpeg"))
+        yield PageSection("Worst pictures", render_figure(picture, text(caption), is_wide=True), anchor="worst")
     scores: dict[str, Any] = run.read(CLASSES_FILE, _read, {})
     if "classes" in scores and "box" in scores:
         yield _class_section(scores)

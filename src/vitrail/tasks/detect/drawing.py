@@ -14,7 +14,7 @@ from vitrail.tasks.detect.found_objects import FoundObject
 _SMALLEST, _LARGEST = 320, 1600  # pixels of the longer side of a picture
 _TINT = 0.45  # strength of a mask's colour
 _TEXT = 13  # pixels
-_GAP = 8
+_GAP = 8  # pixels between pictures
 
 
 def draw_objects(
@@ -23,10 +23,11 @@ def draw_objects(
     *,
     classes: Sequence[str],
     colours: Sequence[tuple[int, int, int]],
+    longest: int = _LARGEST,
 ) -> Image.Image:
     """The image with objects over it, in the colours of their classes; small ones are enlarged, large ones shrunk."""
-    longest = max(image.size)
-    factor = min(max(1.0, _SMALLEST / longest), _LARGEST / longest)
+    side = max(image.size)
+    factor = min(max(1.0, _SMALLEST / side), longest / side)
     size = max(1, round(image.width * factor)), max(1, round(image.height * factor))
     pixels = np.asarray(image.convert("RGB").resize(size, Image.Resampling.BICUBIC), dtype=np.float32).copy()
     for one in objects:
@@ -62,19 +63,23 @@ def _draw_box(
 
 
 def write_picture(path: Path, picture: Image.Image) -> None:
-    """Write a picture as PNG, whole or not at all."""
-    write_whole(path, lambda file: picture.save(file, "png"))
+    """Write a picture as PNG or JPEG, whole or not at all."""
+    options = {"quality": 88} if path.suffix == ".jpg" else {}
+    write_whole(path, lambda file: picture.save(file, "jpeg" if options else "png", **options))
 
 
-def draw_pairs(pairs: Sequence[tuple[Image.Image, Image.Image, str]]) -> Image.Image:
-    """Rows of truth and answer side by side, each with a line below that says which image it is."""
-    width = max(one.width + other.width + _GAP for one, other, _ in pairs)
-    rows = [max(one.height, other.height) + line_height(_TEXT) + _GAP for one, other, _ in pairs]
-    sheet = Image.new("RGB", (width, sum(rows)), PAPER)
+def draw_pairs(pairs: Sequence[tuple[Image.Image, Image.Image, str]], *, columns: int = 2) -> Image.Image:
+    """Truth and answer side by side, with a line below that says which image it is, several such pairs in a row."""
+    width = max(one.width + other.width + 3 * _GAP for one, other, _ in pairs)
+    rows = [pairs[first : first + columns] for first in range(0, len(pairs), columns)]
+    heights = [max(one.height for one, _, _ in row) + line_height(_TEXT) + _GAP for row in rows]
+    sheet = Image.new("RGB", (width * min(columns, len(pairs)), sum(heights)), PAPER)
     draw, top = ImageDraw.Draw(sheet), 0
-    for (one, other, text), height in zip(pairs, rows, strict=True):
-        sheet.paste(one, (0, top))
-        sheet.paste(other, (one.width + _GAP, top))
-        draw.text((0, top + max(one.height, other.height) + 2), text, font=font(_TEXT), fill=QUIET)
+    for row, height in zip(rows, heights, strict=True):
+        for place, (one, other, text) in enumerate(row):
+            left = place * width
+            sheet.paste(one, (left, top))
+            sheet.paste(other, (left + one.width + _GAP, top))
+            draw.text((left, top + one.height + 2), text, font=font(_TEXT), fill=QUIET)
         top += height
     return sheet
