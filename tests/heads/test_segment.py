@@ -120,6 +120,15 @@ def test_every_parameter_that_learns_has_a_gradient() -> None:
     assert all((parameter.grad is not None) == parameter.requires_grad for parameter in model.parameters())
 
 
+def test_a_single_image_can_be_learnt_from() -> None:
+    model = make_model().train()
+    found = model(torch.randn(1, 3, 48, 64))
+    found.logits.square().mean().backward()
+    assert all(torch.isfinite(value.grad).all() for value in model.head.parameters() if value.grad is not None)
+    norm = model.get_submodule("head.pooling.scales.0.2")
+    assert torch.equal(norm.get_buffer("running_mean"), torch.zeros(16))
+
+
 def test_a_model_for_another_size_has_the_same_heads() -> None:
     model = make_model().eval()
     larger = model.resized((64, 64))

@@ -92,6 +92,8 @@ def test_a_run_leaves_numbers_pictures_and_a_model(run: RunFolder, capsys: pytes
     trained = vitrail.load_trained(run.path)
     assert isinstance(trained.model, Detector)
     assert (trained.task, trained.num_classes, trained.class_names[0]) == ("detect", 6, "circle")
+    assert main(["inspect", str(run.path), "data=shapes:size=64,count=4,val=2", f"out={run.path / 'inspected'}"]) == 0
+    capsys.readouterr()
     page = write_report(run.path).read_text(encoding="utf-8")
     for title in ("Worst pictures", "Average precision by class", "Average precision on val, %", "Parts of the loss"):
         assert title in page
@@ -236,6 +238,7 @@ def test_data_that_does_not_suit_is_told_in_a_line(
     [
         (("detector.anchor_sizes=[8, 16]",), "anchor_sizes"),
         (("evaluation.image_size=64",), "whole images are measured"),
+        (("sharding=full",), "can't be divided over processes"),
         (
             ("model=resmlp_s12", "model.settings={patch_size: 8, dim: 16, depth: 2}", "view.short_side=96"),
             "takes images",

@@ -35,6 +35,8 @@ class UperNet(nn.Module):
 
     def fuse(self, levels: Sequence[Tensor]) -> Tensor:
         """What the classifier reads: all levels in one map, as fine as the first."""
+        if levels[0].device.type == "cpu" and torch.is_grad_enabled():
+            levels = [maps.contiguous() for maps in levels]  # backward passes of convolutions are slower on tokens
         *finer, coarsest = levels
         above = self.pooling(coarsest)
         found = [above]
@@ -55,7 +57,20 @@ class PyramidPooling(nn.Module):
         self.join = make_unit(in_channels + len(POOLED) * channels, channels, side=3)
 
     def forward(self, maps: Tensor) -> Tensor:
-        return self.join(torch.cat([maps, *(upsample(scale(maps), maps) for scale in self.scales)], dim=1))
+        return self.join(torch.cat([maps, *(upsample(pool(scale, maps), maps) for scale in self.scales)], dim=1))
+
+
+def pool(scale: nn.Module, maps: Tensor) -> Tensor:
+    """The layers of a scale; one image has no statistics of its one average, and is normalised by the running ones."""
+    for layer in scale.children():
+        is_alone = layer.training and maps.numel() == maps.shape[1] and "forward" not in vars(layer)
+        if is_alone and isinstance(layer, nn.BatchNorm2d):  # and no other process has images for it
+            maps = functional.batch_norm(
+                maps, layer.running_mean, layer.running_var, layer.weight, layer.bias, eps=layer.eps
+            )
+        else:
+            maps = layer(maps)
+    return maps
 
 
 class Fusion(nn.Module):

@@ -171,7 +171,7 @@ def _look(model: Model, images: Tensor, *, batch_size: int, advance: Callable[[i
 
 def _embedding_of(model: Model, features: Features) -> Tensor:
     """All summary tokens side by side; with a token per class the mean of the patches, as embeddings are made."""
-    if isinstance(model.head, PerClassClassifier):
+    if isinstance(model.trunk.head, PerClassClassifier):
         return features.patches.mean(dim=(2, 3))
     return features.summary.flatten(1)
 

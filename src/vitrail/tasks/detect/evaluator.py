@@ -1,8 +1,8 @@
 """How well objects of val are found, by COCO's numbers, and what the report shows of it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from PIL import Image
 from torch import nn
@@ -16,7 +16,7 @@ from vitrail.tasks.contract import Evaluator
 from vitrail.tasks.detect.asking import ImageAnswer, ask
 from vitrail.tasks.detect.coco_measures import CocoScores, ImageTruth, join_truth, measures_in, score
 from vitrail.tasks.detect.drawing import draw_objects, draw_pairs, write_picture
-from vitrail.tasks.detect.found_objects import count_errors, known_objects, read_truth
+from vitrail.tasks.detect.found_objects import FoundObject, count_errors, objects_of, read_truth
 
 if TYPE_CHECKING:
     from vitrail.tasks.detect.task import Detect
@@ -24,6 +24,11 @@ if TYPE_CHECKING:
 WORST_FILE, CLASSES_FILE = "worst_detections.jpg", "average_precision.json"
 _NUM_WORST, _LONGEST = 8, 440  # pictures, and pixels of their longer side
 SURE = 0.5  # probability from which on an answer is drawn and counts as a mistake
+
+
+class _Judged(NamedTuple):
+    answer: ImageAnswer
+    known: tuple[FoundObject, ...]
 
 
 class DetectionEvaluator(Evaluator):
@@ -38,7 +43,7 @@ class DetectionEvaluator(Evaluator):
         self.dataset: DetectionSet = task.data.val
         self._truths: dict[int, ImageTruth] = {}  # by the image's place: read once
         self._scores: CocoScores | None = None
-        self._worst: list[ImageAnswer] = []
+        self._worst: list[_Judged] = []
 
     def measure(self, model: nn.Module) -> Iterator[tuple[str, float]]:
         """COCO's numbers in percent."""
@@ -77,31 +82,27 @@ class DetectionEvaluator(Evaluator):
         truth = join_truth(
             (truths[answer.place] for answer in answers), classes=data.classes, category_ids=data.category_ids
         )
-        self._worst = self._find_worst(answers)
+        self._worst = self._find_worst(answers, truths)
         return score(truth, results, has_masks=self.task.has_masks)
 
-    def _find_worst(self, answers: Sequence[ImageAnswer]) -> list[ImageAnswer]:
+    def _find_worst(self, answers: Sequence[ImageAnswer], known: Mapping[int, ImageTruth]) -> list[_Judged]:
         """Images with the largest share of objects missed and answers that are none."""
-        errors = {
-            answer.place: count_errors(
-                answer.objects, known_objects(self.dataset.read_objects(answer.place)), least=SURE
-            )
-            for answer in answers
-        }
-        return sorted(answers, key=lambda answer: (-errors[answer.place], answer.place))[:_NUM_WORST]
+        ids = self.task.data.category_ids
+        judged = [_Judged(answer, objects_of(known[answer.place], category_ids=ids)) for answer in answers]
+        errors = {one.answer.place: count_errors(one.answer.objects, one.known, least=SURE) for one in judged}
+        return sorted(judged, key=lambda one: (-errors[one.answer.place], one.answer.place))[:_NUM_WORST]
 
     def write(self, folder: Path) -> None:
         """Leave the average precision of each class, and pictures of the worst answers beside the truth."""
         if self._scores is None:
             return
         write_json(folder / CLASSES_FILE, {"classes": list(self.task.data.classes), **self._scores.by_class})
-        pairs = [self._draw(answer) for answer in self._worst]
+        pairs = [self._draw(one.answer, one.known) for one in self._worst]
         if pairs:
             write_picture(folder / WORST_FILE, draw_pairs(pairs))
 
-    def _draw(self, answer: ImageAnswer) -> tuple[Image.Image, Image.Image, str]:
+    def _draw(self, answer: ImageAnswer, known: Sequence[FoundObject]) -> tuple[Image.Image, Image.Image, str]:
         image = Image.fromarray(open_image(self.dataset.read(answer.place)).pixels().permute(1, 2, 0).numpy())
-        known = known_objects(self.dataset.read_objects(answer.place))
         sure = tuple(one for one in answer.objects if one.score >= SURE)
         classes = self.task.data.classes
         colours = make_colours(len(classes))

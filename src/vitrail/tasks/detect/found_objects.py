@@ -88,6 +88,17 @@ def read_truth(dataset: DetectionSet, index: int, *, category_ids: Sequence[int]
     return ImageTruth(image, tuple(_annotations(objects, category_ids=category_ids)))
 
 
+def objects_of(truth: ImageTruth, *, category_ids: Sequence[int]) -> tuple[FoundObject, ...]:
+    """The objects that COCO's form of the truth names."""
+    found = []
+    for one in truth.annotations:
+        left, top, width, height = one["bbox"]
+        label = list(category_ids).index(one["category_id"])
+        box = (left, top, left + width, top + height)
+        found.append(FoundObject(label, box, 1.0, one.get("segmentation"), bool(one["iscrowd"])))
+    return tuple(found)
+
+
 def _annotations(objects: Objects, *, category_ids: Sequence[int]) -> Iterator[Record]:
     for known, area in zip(known_objects(objects), objects.areas, strict=True):
         found = known.result(image_id=0, category_ids=category_ids)

@@ -62,8 +62,14 @@ class Detect(VisualTask[ObjectBatch]):
         """Whether objects are found by masks too."""
         return self.recipe.detector.head == "mask_rcnn"
 
+    def check(self) -> None:
+        """Refuse a divided model: processes have images of different sizes, and would wait for each other."""
+        if self.recipe.run.sharding == "full":
+            raise ValueError("a detector can't be divided over processes: leave sharding=full out")
+
     def open(self) -> DetectionData:
         """Images with objects, of which Mask R-CNN needs the masks."""
+        self.check()
         count_workers(self.recipe, self.site.device)  # more than can be are refused before anything is read
         import_evaluator()
         self.data = open_detection(self.recipe.data)
