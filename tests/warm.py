@@ -27,6 +27,7 @@ _CONTEXT.set_forkserver_preload(
         "vitrail.tasks.distill.task",
         "vitrail.tasks.embed.task",
         "vitrail.tasks.features.task",
+        "vitrail.tasks.translate.task",
     ]
 )
 
