@@ -114,7 +114,8 @@ def test_classes_that_do_not_fit_the_model_are_an_error(tmp_path: Path) -> None:
     [
         ({"classes": "abc"}, "classes is no list of names"),
         ({"classes": ["a", None, 1.5]}, "classes is no list of names"),
-        ({"task": 3, "classes": ["a", "b", "c"]}, "task is no name: 3"),
+        ({"task": 3, "classes": ["a", "b", "c"]}, "there is no task '3'"),
+        ({"task": "9" * 5000, "classes": ["a", "b", "c"]}, f"there is no task '{'9' * 80}'"),
         ({"classes": ["a", "b", "c"], "level": []}, r"level is no name: \[\]"),
         ({"classes": ["a", "b", "c"], "coarse": {"name": "x", "classes": ["y"], "of": [0, 0, 1]}}, "coarse gives"),
         ({"classes": ["a", "b", "c"], "coarse": 3}, "TypeError"),

@@ -21,11 +21,12 @@ from vitrail.data.sources.given import AnyImage, GivenImages
 from vitrail.evaluation.predict import predict
 from vitrail.models.contract import AnyModel, Model
 from vitrail.settings.image_recipe import ImageRecipe
+from vitrail.settings.own import is_own
 from vitrail.settings.recipe import Recipe
 from vitrail.settings.section import ImageSize
 from vitrail.settings.text import read_recipe, stage_of
 from vitrail.storage import content_of, read_json_object
-from vitrail.tasks import find_task
+from vitrail.tasks import TASKS, find_task
 from vitrail.tasks.contract import Answer, Task
 from vitrail.tasks.images.initial_weights import locate_weights
 from vitrail.tasks.site import Site
@@ -40,6 +41,7 @@ from vitrail.weights.save import CONFIG_FILE, load_any_model
 _LOGGER = logging.getLogger(__name__)
 TASK_FILE = "task.json"
 CLASSES_FILE = "classes.json"  # what models had in its place before
+_SHOWN = 80  # letters of a text that came from a file, in messages
 
 
 @dataclass(frozen=True)
@@ -236,8 +238,9 @@ def make_trained(
             level = description.get("level")
             if level is not None and not isinstance(level, str):
                 raise ValueError(f"level is no name: {level!r}")
-            if not isinstance(description.get("task", ""), str):
-                raise ValueError(f"task is no name: {description['task']!r}")
+            task = description.get("task", "classify")
+            if not isinstance(task, str) or not (task in TASKS or is_own(task)):
+                raise ValueError(f"there is no task {str(task)[:_SHOWN]!r}")
             if description.get("coarse"):
                 coarse = _read_coarse(description["coarse"])
         if not model.config.num_classes:  # it was trained on these labels and answers with an embedding
