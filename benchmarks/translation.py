@@ -22,11 +22,11 @@ from torch.nn import functional
 
 from vitrail.evaluation.lanes import Lanes
 from vitrail.recipes import get_recipe
-from vitrail.tasks import find_task
 from vitrail.tasks.contract import Losses
 from vitrail.tasks.site import Site
 from vitrail.tasks.translate.objective import NextToken
 from vitrail.tasks.translate.settings import TranslateRecipe
+from vitrail.tasks.translate.task import Translate
 from vitrail.training.loop.replicas import Replica, Replicas
 from vitrail.translation.decoding import search
 from vitrail.translation.network import Seq2Seq, Seq2SeqConfig, make_positions
@@ -75,8 +75,7 @@ class Plain(nn.Module):
 def make_config(recipe: TranslateRecipe, mixing: str) -> Seq2SeqConfig:
     name = "seq2seq_transformer" if mixing == "attention" else "seq2seq_resmlp"
     changed = recipe.model_copy(update={"model": recipe.model.model_copy(update={"name": name})})
-    task = find_task("translate")(changed, Site())
-    return task._config(recipe.text.vocabulary)  # type: ignore[attr-defined]
+    return Translate(changed, Site()).make_config(recipe.text.vocabulary)
 
 
 def make_batches(size: int, *, num_tokens: int, count: int, num_parts: int) -> list[list[TokenBatch]]:

@@ -23,12 +23,12 @@ def test_the_network_and_the_schedule_can_be_built(name: str) -> None:
     task: Any = find_task("translate")(recipe, Site())
     task.check()
     with torch.device("meta"):
-        model = Seq2Seq(task._config(recipe.text.vocabulary))
+        model = Seq2Seq(task.make_config(recipe.text.vocabulary))
     assert len(model.decoder["blocks"]) == recipe.network.depth  # type: ignore[arg-type]
     steps = recipe.steps or 1000
     schedule = recipe.schedule.build(lr=recipe.lr, steps_per_epoch=5000, total_steps=steps).lr
     assert max(map(schedule.at, range(0, steps, 10))) == pytest.approx(recipe.lr, rel=1e-3)
-    recipe.optimizer.build(Seq2Seq(task._config(20)) if recipe.network.dim < 512 else _small(model), lr=recipe.lr)
+    recipe.optimizer.build(Seq2Seq(task.make_config(20)) if recipe.network.dim < 512 else _small(model), lr=recipe.lr)
 
 
 def _small(model: Seq2Seq) -> Seq2Seq:

@@ -1,7 +1,7 @@
 """What masks and boxes are: data sets that have them, the data of a run, and the batches that hold them."""
 
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -99,15 +99,14 @@ class DetectionSet(Dataset):
 
 
 @dataclass(frozen=True, eq=False)
-class SegmentationData:
-    """Images with masks that a run is trained and evaluated on."""
+class DenseData:
+    """Marked images that a run is trained and evaluated on."""
 
-    train: SegmentationSet
-    val: SegmentationSet
+    train: Dataset
+    val: Dataset
     classes: tuple[str, ...]
-    colours: tuple[Colour, ...]  # of the classes, to draw them
-    is_held_out: bool = False  # whether val was taken from train, since there was none
-    notes: tuple[Note, ...] = ()  # what was odd about the data
+    is_held_out: bool = field(default=False, kw_only=True)  # whether val was taken from train, since there was none
+    notes: tuple[Note, ...] = field(default=(), kw_only=True)  # what was odd about the data
 
     @property
     def num_train(self) -> int:
@@ -124,17 +123,26 @@ class SegmentationData:
         return self.train.locate(index)
 
     def describe(self) -> dict[str, Any]:
-        """Classes and their colours, for task.json."""
-        return {
-            "classes": list(self.classes),
-            "colours": [list(colour) for colour in self.colours],
-            "num_train": self.num_train,
-            "num_val": self.num_val,
-        }
+        """Classes and numbers of images, for task.json."""
+        return {"classes": list(self.classes), "num_train": self.num_train, "num_val": self.num_val}
 
 
 @dataclass(frozen=True, eq=False)
-class DetectionData:
+class SegmentationData(DenseData):
+    """Images with masks that a run is trained and evaluated on."""
+
+    train: SegmentationSet
+    val: SegmentationSet
+    classes: tuple[str, ...]
+    colours: tuple[Colour, ...]  # of the classes, to draw them
+
+    def describe(self) -> dict[str, Any]:
+        """Classes and their colours, for task.json."""
+        return super().describe() | {"colours": [list(colour) for colour in self.colours]}
+
+
+@dataclass(frozen=True, eq=False)
+class DetectionData(DenseData):
     """Images with marked objects that a run is trained and evaluated on."""
 
     train: DetectionSet
@@ -142,32 +150,10 @@ class DetectionData:
     classes: tuple[str, ...]
     has_masks: bool  # whether objects have masks
     category_ids: tuple[int, ...]  # of the classes, as results name them (COCO's `category_id`)
-    is_held_out: bool = False  # whether val was taken from train, since there was none
-    notes: tuple[Note, ...] = ()  # what was odd about the data
-
-    @property
-    def num_train(self) -> int:
-        """How many training images there are."""
-        return len(self.train)
-
-    @property
-    def num_val(self) -> int:
-        """How many images there are to evaluate on."""
-        return len(self.val)
-
-    def locate(self, index: int) -> str:
-        """Where a training image is."""
-        return self.train.locate(index)
 
     def describe(self) -> dict[str, Any]:
         """Classes, the numbers that results name them by, and whether there are masks, for task.json."""
-        return {
-            "classes": list(self.classes),
-            "category_ids": list(self.category_ids),
-            "has_masks": self.has_masks,
-            "num_train": self.num_train,
-            "num_val": self.num_val,
-        }
+        return super().describe() | {"category_ids": list(self.category_ids), "has_masks": self.has_masks}
 
 
 class MaskBatch(NamedTuple):

@@ -26,7 +26,14 @@ def open_segmentation(settings: DataSettings) -> SegmentationData:
     """Images with masks to train and to evaluate on, without the samples in quarantine."""
     source = open_segmentation_source(*_first(settings))
     train, val, is_held_out = _open_both(settings, source, open_segmentation_source)
-    return SegmentationData(train, val, source.classes, source.colours, is_held_out, source.notes)
+    return SegmentationData(
+        train=train,
+        val=val,
+        classes=source.classes,
+        colours=source.colours,
+        is_held_out=is_held_out,
+        notes=source.notes,
+    )
 
 
 def open_detection(settings: DataSettings) -> DetectionData:

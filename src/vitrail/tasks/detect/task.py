@@ -8,12 +8,10 @@ import torch
 from torch import nn
 
 from vitrail.data.contract import Dataset
-from vitrail.data.dense.contract import DetectionData, DetectionSet, ObjectBatch, Objects
+from vitrail.data.dense.contract import DetectionData, ObjectBatch, Objects
 from vitrail.data.dense.opening import open_detection
 from vitrail.data.dense.samples import ObjectSamples
-from vitrail.data.loader import Loader
-from vitrail.data.quarantine import Problem, Quarantine
-from vitrail.data.sampler import Sampler
+from vitrail.data.quarantine import Problem
 from vitrail.heads.mask_rcnn import Detector, DetectorSettings
 from vitrail.inference.passes import Passes
 from vitrail.inference.trained import Trained
@@ -39,23 +37,23 @@ from vitrail.tasks.detect.measures import LOSSES, MEASURES
 from vitrail.tasks.detect.objective import DetectionLoss
 from vitrail.tasks.detect.settings import DetectRecipe
 from vitrail.tasks.detect.trained_detection import evaluate_detector
-from vitrail.tasks.images.image_task import VisualTask, count_workers, require_classes
+from vitrail.tasks.images.dense_task import DenseTask
+from vitrail.tasks.images.image_task import require_classes
 from vitrail.tasks.images.initial_weights import make_backbone
 
-_VAL_BATCH = 4  # whole images that a process evaluates at a time
 _MULTIPLE = 32  # of the sides of a batch
 _EXAMPLE_OBJECTS = 4  # in each image of noise
 _ASPECT = 4 / 3  # of an image of noise, where the recipe allows it
 
 
-class Detect(VisualTask[ObjectBatch]):
+class Detect(DenseTask[ObjectBatch, DetectionData]):
     """A detector, measured by COCO's average precision on whole images."""
 
     Recipe: ClassVar[type[Recipe]] = DetectRecipe
     measures: ClassVar[tuple[Measure, ...]] = MEASURES
     signals: ClassVar[tuple[Measure, ...]] = LOSSES
     recipe: DetectRecipe
-    data: DetectionData  # type: ignore[assignment]  # objects have one kind of labels: there are no levels
+    whole_batch = 4
 
     @property
     def has_masks(self) -> bool:
@@ -67,20 +65,13 @@ class Detect(VisualTask[ObjectBatch]):
         if self.recipe.run.sharding == "full":
             raise ValueError("a detector can't be divided over processes: leave sharding=full out")
 
-    def open(self) -> DetectionData:
+    def open_marked(self) -> DetectionData:
         """Images with objects, of which Mask R-CNN needs the masks."""
-        self.check()
-        count_workers(self.recipe, self.site.device)  # more than can be are refused before anything is read
         import_evaluator()
-        self.data = open_detection(self.recipe.data)
-        if self.has_masks and not self.data.has_masks:
-            raise ValueError(
-                f"objects of {self.data.train.name} have boxes and no masks: set detector.head=faster_rcnn"
-            )
-        if self.data.is_held_out and self.site.stage == 0:
-            share = self.recipe.data.val_share
-            self.site.reporter.say(f"there is no val: {share:.0%} of train is set aside for it (data.val_share)")
-        return self.data
+        data = open_detection(self.recipe.data)
+        if self.has_masks and not data.has_masks:
+            raise ValueError(f"objects of {data.train.name} have boxes and no masks: set detector.head=faster_rcnn")
+        return data
 
     def make_model(self, description: Mapping[str, Any]) -> Detector:
         """The recipe's trunk with a detector of the data's classes."""
@@ -89,42 +80,13 @@ class Detect(VisualTask[ObjectBatch]):
         settings = {**self.recipe.detector.model_dump(), **view}
         return Detector(trunk, DetectorSettings(num_classes=len(require_classes(description)), **settings))
 
-    def make_loaders(self, *, num_parts: int, listing: Path | None) -> Loaders:
-        """Augmented images of train, and whole ones of val."""
-        recipe, ranks = self.recipe, self.site.world.ranks
-        quarantine = self.make_quarantine(listing)
-        train = Loader(
-            self.data.train,
-            make=ObjectSamples(recipe.augmentation.build()),
-            sampler=Sampler(
-                len(self.data.train),
-                batch_size=recipe.batch_size,
-                seed=self.site.seed,
-                ranks=ranks,
-                num_micro_batches=num_parts,
-            ),
-            num_workers=self.count_readers(),
-            quarantine=quarantine,
-            pin_memory=self.site.device.type == "cuda",
-        )
-        return Loaders(train, self.load_whole(self.data.val, quarantine=quarantine))
+    def make_samples(self) -> ObjectSamples:
+        """Augmented images with the objects that are left in them."""
+        return ObjectSamples(self.recipe.augmentation.build())
 
-    def load_whole(self, dataset: DetectionSet, *, quarantine: Quarantine) -> Loader[ObjectBatch]:
-        """Whole images, each once, in parts for the processes."""
-        return Loader(
-            dataset,
-            make=ObjectSamples(self.recipe.view.build()),
-            sampler=Sampler(len(dataset), batch_size=self.val_batch, is_training=False, ranks=self.site.world.ranks),
-            num_workers=count_workers(self.recipe, self.site.device),
-            quarantine=quarantine,
-            pin_memory=self.site.device.type == "cuda",
-        )
-
-    @property
-    def val_batch(self) -> int:
-        """Images of val that are evaluated at a time, over all processes."""
-        recipe, ranks = self.recipe, self.site.world.ranks
-        return recipe.evaluation.batch_size or min(recipe.batch_size, _VAL_BATCH * ranks.num_ranks)
+    def make_whole(self) -> ObjectSamples:
+        """Whole images, resized as they are evaluated."""
+        return ObjectSamples(self.recipe.view.build())
 
     def make_objective(self, *, total_steps: int, is_trial: bool = False) -> DetectionLoss:
         """The losses of proposals, boxes and masks."""

@@ -9,12 +9,10 @@ from torch import Tensor, nn
 
 from vitrail.data.checks import as_pair
 from vitrail.data.contract import Dataset
-from vitrail.data.dense.contract import MaskBatch, SegmentationData, SegmentationSet
+from vitrail.data.dense.contract import MaskBatch, SegmentationData
 from vitrail.data.dense.opening import open_segmentation
 from vitrail.data.dense.samples import MaskSamples
-from vitrail.data.loader import Loader
-from vitrail.data.quarantine import Problem, Quarantine
-from vitrail.data.sampler import Sampler
+from vitrail.data.quarantine import Problem
 from vitrail.heads.segment import SegmentModel
 from vitrail.inference.passes import Passes
 from vitrail.inference.trained import Trained
@@ -32,7 +30,8 @@ from vitrail.tasks.contract import (
     RunReader,
     StepContext,
 )
-from vitrail.tasks.images.image_task import VisualTask, count_workers, require_classes
+from vitrail.tasks.images.dense_task import DenseTask
+from vitrail.tasks.images.image_task import require_classes
 from vitrail.tasks.images.initial_weights import make_backbone
 from vitrail.tasks.segment.class_table import apply_table, keep_classes, table_of
 from vitrail.tasks.segment.evaluator import SegmentEvaluator
@@ -43,17 +42,15 @@ from vitrail.tasks.segment.segment_report import segmentation_sections
 from vitrail.tasks.segment.settings import SegmentRecipe
 from vitrail.tasks.segment.trained_segmentation import evaluate_segmentation
 
-_VAL_BATCH = 8  # whole images that a process evaluates at a time
 
-
-class Segment(VisualTask[MaskBatch]):
+class Segment(DenseTask[MaskBatch, SegmentationData]):
     """A segmentation model, measured by the mean intersection over union on whole images."""
 
     Recipe: ClassVar[type[Recipe]] = SegmentRecipe
     measures: ClassVar[tuple[Measure, ...]] = MEASURES
     signals: ClassVar[tuple[Measure, ...]] = LOSSES
     recipe: SegmentRecipe
-    data: SegmentationData  # type: ignore[assignment]  # pixels have one kind of labels: there are no levels
+    whole_batch = 8
     table: Tensor  # from values of the data's masks to classes that are learnt
 
     def check(self) -> None:
@@ -63,18 +60,12 @@ class Segment(VisualTask[MaskBatch]):
         if self.recipe.model.head_start in ("probe", "zero"):
             raise ValueError("head_start is for classifiers of images: leave it out")
 
-    def open(self) -> SegmentationData:
+    def open_marked(self) -> SegmentationData:
         """Images with masks of at least two classes that are not ignored."""
-        self.check()
-        count_workers(self.recipe, self.site.device)  # more than can be are refused before anything is read
-        self.data = open_segmentation(self.recipe.data)
-        ignore = self.recipe.segment.ignore
-        kept = [self.data.classes[place] for place in keep_classes(self.data.classes, ignore)]
-        self.table = table_of(self.data.classes, known=kept, ignore=ignore)
-        if self.data.is_held_out and self.site.stage == 0:
-            share = self.recipe.data.val_share
-            self.site.reporter.say(f"there is no val: {share:.0%} of train is set aside for it (data.val_share)")
-        return self.data
+        data, ignore = open_segmentation(self.recipe.data), self.recipe.segment.ignore
+        kept = [data.classes[place] for place in keep_classes(data.classes, ignore)]
+        self.table = table_of(data.classes, known=kept, ignore=ignore)
+        return data
 
     def describe(self, data: Mapping[str, Any]) -> dict[str, Any]:
         """The content of task.json: the classes that are learnt, their colours, and the names of those ignored."""
@@ -90,42 +81,13 @@ class Segment(VisualTask[MaskBatch]):
         trunk = make_backbone(self.recipe, num_classes=0)
         return SegmentModel(trunk, self.recipe.segment.build(num_classes=len(require_classes(description))))
 
-    def make_loaders(self, *, num_parts: int, listing: Path | None) -> Loaders:
-        """Augmented crops of train, and whole images of val."""
-        recipe = self.recipe
-        quarantine = self.make_quarantine(listing)
-        train = Loader(
-            self.data.train,
-            make=MaskSamples(recipe.augmentation.build(image_size=recipe.image_size)),
-            sampler=Sampler(
-                len(self.data.train),
-                batch_size=recipe.batch_size,
-                seed=self.site.seed,
-                ranks=self.site.world.ranks,
-                num_micro_batches=num_parts,
-            ),
-            num_workers=self.count_readers(),
-            quarantine=quarantine,
-            pin_memory=self.site.device.type == "cuda",
-        )
-        return Loaders(train, self.load_whole(self.data.val, quarantine=quarantine))
+    def make_samples(self) -> MaskSamples:
+        """Augmented crops."""
+        return MaskSamples(self.recipe.augmentation.build(image_size=self.recipe.image_size))
 
-    def load_whole(self, dataset: SegmentationSet, *, quarantine: Quarantine) -> Loader[MaskBatch]:
-        """Whole images, each once, in parts for the processes."""
-        return Loader(
-            dataset,
-            make=MaskSamples(),
-            sampler=Sampler(len(dataset), batch_size=self.val_batch, is_training=False, ranks=self.site.world.ranks),
-            num_workers=count_workers(self.recipe, self.site.device),
-            quarantine=quarantine,
-            pin_memory=self.site.device.type == "cuda",
-        )
-
-    @property
-    def val_batch(self) -> int:
-        """Images of val that are evaluated at a time, over all processes."""
-        recipe, ranks = self.recipe, self.site.world.ranks
-        return recipe.evaluation.batch_size or min(recipe.batch_size, _VAL_BATCH * ranks.num_ranks)
+    def make_whole(self) -> MaskSamples:
+        """Whole images as they are."""
+        return MaskSamples()
 
     def make_objective(self, *, total_steps: int, is_trial: bool = False) -> PixelCrossEntropy:
         """The loss of every pixel."""

@@ -99,9 +99,10 @@ class Translate(Task[TokenBatch]):
                     raise ValueError(f"{name}.{key} is for images: leave it out of a recipe of translation")
         if recipe.regularisation.drop_path:
             raise ValueError("regularisation.drop_path is for images: a recipe of translation has dropout")
-        self._config(recipe.text.vocabulary)
+        self.make_config(recipe.text.vocabulary)
 
-    def _config(self, vocabulary_size: int) -> Seq2SeqConfig:
+    def make_config(self, vocabulary_size: int) -> Seq2SeqConfig:
+        """What the model of the recipe is built from, for a vocabulary of that size."""
         network, text = self.recipe.network, self.recipe.text
         has_attention = self.recipe.model.name == TRANSFORMER
         return Seq2SeqConfig(
@@ -179,7 +180,7 @@ class Translate(Task[TokenBatch]):
     def make_model(self, description: Mapping[str, Any]) -> Seq2Seq:
         """Encoder and decoder with initial weights, which the seed decides."""
         torch.manual_seed(self.recipe.seed)
-        model = Seq2Seq(self._config(len(Vocabulary.from_text(description.get("vocabulary")))))
+        model = Seq2Seq(self.make_config(len(Vocabulary.from_text(description.get("vocabulary")))))
         model.name = self.recipe.model.name
         return model
 
