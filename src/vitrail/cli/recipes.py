@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from vitrail.recipes import Entry
+    from vitrail.recipes.table import Entry
     from vitrail.settings.recipe import Recipe
 
 SUMMARY = "list, show and copy the training recipes"
