@@ -79,6 +79,7 @@ def test_scales_and_mirrors_are_averaged(model: Model) -> None:
     found = make(model, scales=(0.5, 1.0), flip=True)(images)
     assert (found == total.argmax(dim=1)).float().mean() > 0.999
     assert fit_sides((32, 48), Looking(short_side=64, long_side=72)) == (48, 72)
+    assert fit_sides((1, 5000), Looking(short_side=256)) == (1, 1024)
 
 
 @torch.no_grad()

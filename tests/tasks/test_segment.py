@@ -1,6 +1,7 @@
 """Segmentation as runs: what they learn, measure, leave, resume and refuse."""
 
 import json
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,9 @@ from tiny_runs import finish, run_in, run_two, start, wait_for_step
 
 import vitrail
 from vitrail.cli import main
+from vitrail.evaluation.segmenting import Looking, Segmenter
 from vitrail.heads.segment import SegmentModel
+from vitrail.inference.folding import fold
 from vitrail.training.runs.report import write_report
 from vitrail.training.runs.run_folder import RunFolder
 
@@ -29,6 +32,7 @@ WORDS = (
     "epochs=3",
     "lr=3e-3",
     "segment.channels=16",
+    "evaluation.short_side=64",
 )
 TRUNK = ("model=deit_tiny", WORDS[3], "data=shapes:size=32,count=24,val=10", "image_size=32", "augmentation.repeats=1")
 
@@ -67,6 +71,26 @@ def test_a_run_leaves_numbers_pictures_and_a_model(run: RunFolder, capsys: pytes
     assert found["mean_iou"] == pytest.approx(last["mean_iou"], abs=1e-2)  # folded: a pixel may tip over
     rows = [row["iou"] for row in found["classes"] if row["iou"] is not None]
     assert found["mean_iou"] == pytest.approx(np.mean(rows))
+
+
+def test_saved_models_and_predictions_look_as_the_run_did(run: RunFolder) -> None:
+    alone = vitrail.evaluate(run.path / "model", data="shapes:size=48,count=24,val=10")
+    assert alone.record["looking"] == "whole, short side 64"
+    assert alone.figures == vitrail.evaluate(run.path).figures
+    image = np.random.default_rng(0).integers(0, 255, (40, 56, 3), dtype=np.uint8)
+    trained = vitrail.load_trained(run.path / "model")
+    look = Segmenter(
+        fold(trained.model), Looking(short_side=64), normalize=trained.normalize, device=torch.device("cpu")
+    )
+    assert np.array_equal(trained.predict(image).mask, look(torch.from_numpy(image).permute(2, 0, 1)[None])[0])  # type: ignore[union-attr]
+
+
+def test_a_damaged_note_of_looking_is_told(run: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(run.path / "model", tmp_path / "model")
+    place = tmp_path / "model" / "task.json"
+    place.write_text(json.dumps(json.loads(place.read_text()) | {"looking": {"short_side": -1}}))
+    assert main(["evaluate", str(tmp_path / "model"), "data=shapes:size=48,count=4,val=2"]) == 2
+    assert "task.json" in capsys.readouterr().err
 
 
 def test_two_processes_give_the_losses_and_numbers_of_one(tmp_path: Path) -> None:

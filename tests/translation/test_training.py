@@ -1,9 +1,11 @@
 """Runs of translation: exact whatever they are computed by, and used by the command line."""
 
 import io
+import itertools
 import json
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -17,6 +19,8 @@ from vitrail.cli import main
 from vitrail.settings.text import write_yaml
 from vitrail.tasks import find_task
 from vitrail.tasks.site import Site
+from vitrail.tasks.translate.task import Translate
+from vitrail.training.loop import planning
 from vitrail.training.loop.stages import train
 from vitrail.training.parallel.distributed import World
 from vitrail.training.runs.progress import Progress
@@ -130,12 +134,33 @@ def test_a_run_translates_what_it_is_given(
     assert "the model does not know ☃" in typed.err
     assert main(["translate", str(whole.path), str(tmp_path / "some.txt"), "--beam", "2"]) == 0
     assert capsys.readouterr().out == typed.out
-    monkeypatch.setattr("sys.stdin", io.StringIO("\n".join(lines)))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("\n".join(lines).encode())))
     assert main(["translate", str(whole.model), "--json", "--beam", "2"]) == 0
     records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [record["translation"] for record in records] == typed.out.splitlines()
     assert all(record["score"] < 0.0 and len(record["others"]) == 1 for record in records)
     assert vitrail.load_translator(whole.path).translate([lines[0]])[0].source == lines[0]
+    assert main(["translate", str(whole.path), "--beam", "2", *lines]) == 0  # options may stand before the sentences
+    assert capsys.readouterr().out == typed.out
+
+
+def test_what_cannot_be_translated_is_one_line(
+    whole: RunFolder, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"a dog\n\xff\xfe bad\n")))
+    assert main(["translate", str(whole.path)]) == 2
+    assert "stdin, line 2: it is not UTF-8" in capsys.readouterr().err
+    assert main(["translate", str(whole.path), "nofile.txt"]) == 2
+    assert "nofile.txt: no such file" in capsys.readouterr().err
+
+
+def test_pairs_that_are_held_out_are_said(tmp_path: Path) -> None:
+    (tmp_path / "both.tsv").write_text("".join(f"the dog {n}\tder Hund {n}\n" for n in range(60)))
+    said: list[str] = []
+    site = Site(device=torch.device("cpu"), dtype=torch.float32)
+    object.__setattr__(site, "reporter", SimpleNamespace(say=said.append))
+    Translate(toy_recipe(f"data={tmp_path / 'both.tsv'}", "text.vocabulary=40"), site).open()
+    assert "are set aside for it" in said[0]
 
 
 def test_a_model_of_the_wrong_kind_is_one_line(
@@ -191,14 +216,20 @@ def test_a_run_is_measured_compared_and_explained(
     assert found["signatures"]["bleu"].startswith("nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:")
     last = [record for record in whole.read_metrics() if record["kind"] == "eval"][-1]
     assert found["chrf"] == pytest.approx(last["chrf"], abs=1e-6)  # the saved model is what the run measured
+    assert main(["evaluate", str(whole.path), "--beam", "1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["beam"] == 1
+    assert main(["check", str(text)]) == 2
+    assert "check it with --languages" in capsys.readouterr().err
     assert main(["evaluate", str(whole.path), f"data={text}", "split=train"]) == 0
     assert "on 60 sentences of train" in capsys.readouterr().out
     assert main(["evaluate", "--compare", str(whole.path), str(whole.model), f"data={text}", "--json"]) == 0
     first, second = json.loads(capsys.readouterr().out)["systems"]
     assert first["chrF"]["score"] == second["chrF"]["score"]
     assert second["chrF"]["p_value"] > 0.4  # the same model
-    assert main(["explain", str(whole.path), "the old dog runs", f"out={tmp_path}"]) == 0
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["mixing.png", "the_old_dog_runs.png"]
+    words = ["the old dog runs", "the old dog runs!"]
+    assert main(["explain", str(whole.path), *words, f"out={tmp_path}"]) == 0
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == ["mixing.png", "the_old_dog_runs.png", "the_old_dog_runs_2.png"]
 
 
 def test_the_report_shows_the_best_and_the_worst_sentences(whole: RunFolder) -> None:
@@ -215,3 +246,16 @@ def test_a_plan_counts_tokens(text: Path, tmp_path: Path, capsys: pytest.Capture
     (tmp_path / "toy.yaml").write_text(write_yaml(toy_recipe(f"data={text}")))
     assert main(["plan", str(tmp_path / "toy.yaml")]) == 0
     assert "tokens/s" in capsys.readouterr().out
+
+
+def test_speeds_of_a_plan_are_of_tokens(text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = Translate(toy_recipe(f"data={text}"), Site(device=torch.device("cpu"), dtype=torch.float32))
+    task.open()
+    batch = task.example(2000)
+    assert task.count_batch(batch) == int(batch.lengths.sum()) + len(batch.answers) > 10 * batch.num_samples
+    loader = task.make_loaders(num_parts=1, listing=None).train
+    clock = itertools.count(0.0, 1.0)
+    monkeypatch.setattr(planning.time, "perf_counter", lambda: next(clock))
+    # The first batch starts the clock, the next two end it: two of three seconds' batches are counted.
+    seen = list(itertools.islice(loader.epoch(0), 3))
+    assert planning.measure_loading(loader, count=task.count_batch) == sum(map(task.count_batch, seen[1:])) / 2.0

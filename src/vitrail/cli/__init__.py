@@ -54,6 +54,7 @@ VERBS = {
 }
 
 _TRUST = "--trust"
+_REST = ("settings", "texts")  # what a verb calls the words that it takes any number of
 _WITHOUT_FILES = ("models", "download")  # verbs that read no recipe, run or model of anyone's
 _TOO_LARGE = "lower image_size, batch_size or run.micro_batch, or take a smaller model"
 _NO_MEMORY = ("can't allocate memory", "out of memory", "Storage size calculation overflowed")  # torch's words
@@ -155,9 +156,10 @@ def _run(argv: list[str]) -> int:
         arguments, unknown = parser.parse_known_args(argv)
     except SystemExit:  # --help and --version have printed their answer
         return 0
-    words = [word for word in unknown if not word.startswith("-") and hasattr(arguments, "settings")]
-    if words and words == unknown:  # `key=value` after an option, which argparse no longer expects
-        arguments.settings = [*arguments.settings, *words]
+    rest = next((name for name in _REST if hasattr(arguments, name)), None)
+    if rest is not None and unknown and not any(word.startswith("-") for word in unknown):
+        # words after an option, which argparse no longer expects
+        setattr(arguments, rest, [*getattr(arguments, rest), *unknown])
         unknown = []
     if unknown and verb is not None:
         word = unknown[0]

@@ -50,6 +50,8 @@ def run(arguments: argparse.Namespace) -> int:
     from vitrail.data.doctor.checking import open_to_check
     from vitrail.data.loader import check_workers
 
+    if languages := _languages_in(Path(arguments.data)):
+        raise ValueError(f"{arguments.data} holds text: check it with --languages {','.join(languages)}")
     source = open_to_check(
         arguments.data, labels=arguments.labels, val_share=arguments.val_share, download=arguments.download
     )
@@ -63,6 +65,13 @@ def run(arguments: argparse.Namespace) -> int:
         raise ValueError(f"cannot write the report to {folder}: {error.strerror}") from None
     print(as_json(findings) if arguments.json else f"{_as_text(findings)}; report in {report}")
     return 0 if findings.is_fit else 1
+
+
+def _languages_in(folder: Path) -> list[str]:
+    """The two languages of a folder with files such as train.en and train.de.gz; none where it is no such folder."""
+    found = [path.name.removesuffix(".gz").split(".") for path in folder.glob("train.*") if path.is_file()]
+    languages = sorted({parts[1] for parts in found if len(parts) == 2 and len(parts[1]) == 2})
+    return languages if len(languages) == 2 else []
 
 
 def _check_text(spec: str, languages: str, *, is_json: bool) -> int:

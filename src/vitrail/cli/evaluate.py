@@ -39,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--short-side", type=int, metavar="512", help="short side that images to segment are resized to"
     )
+    parser.add_argument("--beam", type=int, help="translations that the search goes on with; 1: greedy")
     kinds = parser.add_mutually_exclusive_group()
     kinds.add_argument("--json", action="store_true", help="print everything as JSON: all classes, all confusions")
     kinds.add_argument("--csv", action="store_true", help="print counts, precision, recall and F1 by class as CSV")
@@ -48,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Measure, then print."""
     sources, settings = split_words([arguments.model, *arguments.settings])
     if arguments.compare:
-        for option in ("tokens", "sizes", "crop_ratios", "scales", "flip", "window", "short_side", "csv"):
+        for option in ("tokens", "sizes", "crop_ratios", "scales", "flip", "window", "short_side", "beam", "csv"):
             if getattr(arguments, option):
                 raise ValueError(f"--{option.replace('_', '-')} is for one model: leave it or --compare out")
         return compare.run(sources, settings, as_json=arguments.json)
@@ -67,6 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
         flip=arguments.flip,
         window=arguments.window,
         short_side=arguments.short_side,
+        beam=arguments.beam,
         **settings,
     )
     for problem in found.unread[:_NUM_NAMED]:

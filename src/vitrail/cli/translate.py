@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 SUMMARY = "translate sentences"
 
+_ENDINGS = (".txt", ".tsv", ".gz", ".xz", ".bz2")  # of words that mean files
 _AT_ONCE = 1000  # lines that are translated together
 
 
@@ -53,14 +54,16 @@ def _chunks(words: Sequence[str]) -> Iterator[list[str]]:
             yield from _read_stdin()
         elif Path(word).is_file():
             yield from _cut(_read_file(Path(word)))
+        elif len(word.split()) == 1 and Path(word).suffix in _ENDINGS:
+            raise ValueError(f"{word}: no such file; what is to be translated as it stands ends otherwise")
         else:
             yield [word]
 
 
 def _read_file(path: Path) -> list[str]:
-    from vitrail.translation.parallel_text import decode_lines
+    from vitrail.translation.parallel_text import decode, read_bytes
 
-    lines = list(decode_lines(path))
+    lines = list(decode(read_bytes(path), name=str(path)))
     if not lines:
         raise ValueError(f"{path} is empty: there is nothing to translate")
     return lines
@@ -71,7 +74,9 @@ def _read_stdin() -> Iterator[list[str]]:
         for line in sys.stdin:
             yield [line.rstrip("\r\n")]
         return
-    yield from _cut([line.rstrip("\r\n") for line in sys.stdin])
+    from vitrail.translation.parallel_text import decode, split_lines
+
+    yield from _cut(list(decode(split_lines(sys.stdin.buffer.read()), name="stdin")))
 
 
 def _cut(lines: list[str]) -> Iterator[list[str]]:

@@ -19,6 +19,7 @@ from vitrail.models.contract import Model
 _COARSEST = 32  # pixels that images are padded to a multiple of where a model has no one size of patches
 _STRIP = 2**22  # logits of pixels that are there at a time
 _WINDOWS = 8  # that are looked at together
+_LONGEST = 4  # times the short side that an image is resized to, the long one goes at most: 512 x 2048 in the papers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,9 +27,9 @@ class Looking:
     """How images are looked at."""
 
     short_side: int | None = None  # that images are resized to first; None: they keep their size
-    long_side: int | None = None  # that the other side does not go beyond then
+    long_side: int | None = None  # that the other side does not go beyond then; None: so many times the short one
     window: Grid | None = None  # height and width of windows that slide over an image; None: it is seen whole
-    largest: int | None = None  # side beyond which an image is seen by windows of the model's own size all the same
+    largest: int = 2048  # side beyond which an image is seen by windows of the model's own size all the same
     overlap: float = 1 / 3  # share of a window that the next one sees too
     scales: tuple[float, ...] = (1.0,)  # of that size, whose probabilities are averaged
     flip: bool = False  # whether the mirrored image is looked at too
@@ -122,8 +123,7 @@ class Segmenter:
         return _Seen(logits, (covered[0], covered[1]), image, is_mirrored)
 
     def _window_for(self, image: Grid) -> Grid | None:
-        largest = self.looking.largest
-        is_too_large = largest is not None and max(image) > largest
+        is_too_large = max(image) > self.looking.largest
         return self.model.config.size if self.window is None and is_too_large else self.window
 
     def _ask(self, images: Tensor) -> Tensor:
@@ -202,9 +202,8 @@ def fit_sides(size: Grid, looking: Looking) -> Grid:
     """The size that images are looked at, before scales: the short side as asked, unless the long one is too long."""
     if looking.short_side is None:
         return size
-    factor = looking.short_side / min(size)
-    if looking.long_side is not None:
-        factor = min(factor, looking.long_side / max(size))
+    longest = looking.long_side or _LONGEST * looking.short_side
+    factor = min(looking.short_side / min(size), longest / max(size))
     return max(1, round(size[0] * factor)), max(1, round(size[1] * factor))
 
 

@@ -21,14 +21,15 @@ def evaluate(
     flip: bool = False,
     window: int | None = None,
     short_side: int | None = None,
+    beam: int | None = None,
     **settings: Any,
 ) -> Evaluation:
     """Measure a run, a saved model or a pack on data; without `data` on the val of the run.
 
     `sizes` and `crop_ratios` are compared, `tokens` says how alike class and distillation token are. Segmentation is
-    measured at several `scales`, mirrored too with `flip`, by a sliding `window`, at a `short_side`. Further settings
-    are those of `vitrail evaluate`: split, level, image_size, crop_ratio, batch_size, workers, precision, device and
-    trunk.
+    measured at several `scales`, mirrored too with `flip`, by a sliding `window`, at a `short_side`; translation with
+    another `beam`. Further settings are those of `vitrail evaluate`: split, level, image_size, crop_ratio, batch_size,
+    workers, precision, device and trunk.
     """
     text = os.fspath(source)
     check_keys(settings)
@@ -37,11 +38,11 @@ def evaluate(
     trained = load_whatever(text, trunk=None if trunk is None else str(trunk))
     if isinstance(trained, Trained):
         trained = seeing(trained, given)
-    for name, value in (("window", window), ("short_side", short_side)):
+    for name, value in (("window", window), ("short_side", short_side), ("beam", beam)):
         if value is not None:
             read_whole(value, name)
     options = {"sizes": _several(sizes), "crop_ratios": _several(crop_ratios), "tokens": tokens}
-    options |= {"scales": _several(scales), "flip": flip, "window": window, "short_side": short_side}
+    options |= {"scales": _several(scales), "flip": flip, "window": window, "short_side": short_side, "beam": beam}
     return find_task(trained.task).evaluate(EvaluationRequest(text, trained, given, options, find_recipe(text)))
 
 

@@ -405,6 +405,10 @@ class Task(ABC, Generic[B]):
         """What a step holds over all processes, in what the task counts."""
         return min(self.recipe.batch_size, data.num_train)
 
+    def count_batch(self, batch: B) -> int:
+        """What a batch holds, in what the task counts."""
+        return batch.num_samples
+
     def share_of(self, batch: B, *, sampler: StepSampler, num_ranks: int) -> float:
         """The weight of a micro-batch's mean loss in that of its step, as each of so many processes computes it."""
         return batch.num_samples * num_ranks / sampler.batch_size

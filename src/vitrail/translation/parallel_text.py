@@ -4,7 +4,7 @@ import bz2
 import gzip
 import lzma
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from vitrail.settings.data import NO_VAL
 
 _OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
 _TSV = ".tsv"
+HELD_OUT = "val, held out"  # the split of pairs that are set aside from train
 _NAMES_OF_VAL = ("val", "valid", "validation", "dev")
 _DAMAGE = (OSError, EOFError, zlib.error, lzma.LZMAError)
 
@@ -131,7 +132,7 @@ def open_train_and_val(
         raise ValueError(f"{spec} has {len(train)} pairs and no val: give data.val=, or more of them")
     order = Draws("val", len(train)).array().permutation(len(train))
     held = max(1, round(val_share * len(train)))
-    return train.chosen(np.sort(order[held:])), train.chosen(np.sort(order[:held]), split="val")
+    return train.chosen(np.sort(order[held:])), train.chosen(np.sort(order[:held]), split=HELD_OUT)
 
 
 def read_measured(spec: str, *, source: str, target: str, split: str | None = None) -> Pairs:
@@ -143,7 +144,7 @@ def read_measured(spec: str, *, source: str, target: str, split: str | None = No
 
 def read_lines(file: TextFile) -> list[str]:
     """The sentences of a file, or of a column of a table, in their order."""
-    lines = list(decode_lines(file.path))
+    lines = list(decode(read_bytes(file.path), name=str(file.path)))
     if file.column is None:
         return lines
     cells = [line.split("\t") for line in lines]
@@ -153,13 +154,13 @@ def read_lines(file: TextFile) -> list[str]:
     return [row[file.column] for row in cells]
 
 
-def decode_lines(path: Path) -> Iterator[str]:
-    """The lines of a file of UTF-8, without their ends; other separators of Unicode end none."""
-    for number, line in enumerate(read_bytes(path), start=1):
+def decode(lines: Iterable[bytes], *, name: str) -> Iterator[str]:
+    """Lines of UTF-8 as text; what is not is told by the number of its line."""
+    for number, line in enumerate(lines, start=1):
         try:
             yield line.decode()
         except UnicodeDecodeError:
-            raise ValueError(f"{path}, line {number}: it is not UTF-8; `vitrail check` lists all such lines") from None
+            raise ValueError(f"{name}, line {number}: it is not UTF-8; `vitrail check` lists all such lines") from None
 
 
 def read_bytes(path: Path) -> list[bytes]:
@@ -171,6 +172,11 @@ def read_bytes(path: Path) -> list[bytes]:
     except _DAMAGE as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else "it is damaged"
         raise ValueError(f"{path} cannot be read: {reason}") from None
+    return split_lines(content)
+
+
+def split_lines(content: bytes) -> list[bytes]:
+    """Lines without their ends; other separators of Unicode end none."""
     lines = content.removeprefix(b"\xef\xbb\xbf").split(b"\n")
     if lines[-1] == b"":
         lines.pop()

@@ -1,5 +1,6 @@
 """Pictures of what a network for translation looks at: cross-attention, and the matrices A as in figure 4.2."""
 
+import itertools
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,12 +23,23 @@ _LONGEST_NAME = 40  # characters of a file's name
 def explain_sentences(translator: Translator, sentences: Sequence[str], folder: Path) -> list[Path]:
     """Draw the cross-attention of each sentence to its translation, and the matrices A where the network has them."""
     folder.mkdir(parents=True, exist_ok=True)
-    written = [draw_attention(translator, sentence, folder=folder) for sentence in sentences]
+    taken: set[Path] = {folder / "mixing.png"}
+    for sentence in dict.fromkeys(sentences):
+        taken.add(path := _find_name(sentence, folder=folder, taken=taken))
+        draw_attention(translator, sentence, path=path)
+    written = sorted(taken - {folder / "mixing.png"})
     mixing = draw_mixing(translator.model, folder / "mixing.png")
     return written + ([] if mixing is None else [mixing])
 
 
-def draw_attention(translator: Translator, sentence: str, *, folder: Path) -> Path:
+def _find_name(sentence: str, *, folder: Path, taken: set[Path]) -> Path:
+    """A file named after a sentence, which no other has taken."""
+    name = re.sub(r"[^\w-]+", "_", sentence).strip("_")[:_LONGEST_NAME] or "sentence"
+    names = itertools.chain([name], (f"{name}_{number}" for number in itertools.count(2)))
+    return next(path for name in names if (path := folder / f"{name}.png") not in taken)
+
+
+def draw_attention(translator: Translator, sentence: str, *, path: Path) -> None:
     """A picture of how much each piece of the translation reads from each of the sentence, a panel a layer."""
     [encoded] = translator.vocabulary.encode([sentence])
     longest = translator.model.config.max_length
@@ -37,8 +49,6 @@ def draw_attention(translator: Translator, sentence: str, *, folder: Path) -> Pa
     answer = [*best.pieces, END]
     weights = find_attention(translator.model, encoded.tolist(), answer)
     show = translator.vocabulary.show
-    name = re.sub(r"[^\w-]+", "_", sentence).strip("_")[:_LONGEST_NAME] or "sentence"
-    path = folder / f"{name}.png"
     _draw_panels(
         weights,
         [f"layer {number}" for number in range(1, len(weights))] + ["mean"],
@@ -46,7 +56,6 @@ def draw_attention(translator: Translator, sentence: str, *, folder: Path) -> Pa
         title=f"{sentence}\n{translator.vocabulary.decode(best.pieces)}",
         marks=(show(encoded.tolist()), show(answer)),
     )
-    return path
 
 
 @torch.no_grad()
@@ -100,7 +109,7 @@ def _draw_panels(
     rows = -(-len(panels) // columns)
     side = 2.4 if marks is None else max(2.6, 0.24 * max(len(marks[0]), len(marks[1])))
     room = 0.8 if marks is None else 1.3  # for the title, and for what columns stand for
-    figure = Figure(figsize=(columns * side, rows * side + room), dpi=110, layout="constrained")
+    figure = Figure(figsize=(max(5.5, columns * side), rows * side + room), dpi=110, layout="constrained")
     figure.suptitle(title, fontsize=11)
     axes = figure.subplots(rows, columns, squeeze=False).flatten()
     for place, (panel, name) in enumerate(zip(panels, titles, strict=True)):

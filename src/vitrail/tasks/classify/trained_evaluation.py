@@ -29,9 +29,10 @@ def evaluate_classifier(request: EvaluationRequest) -> Evaluation:
     """Measure a classifier on the labels that it knows, at its own size and at others that are asked for."""
     trained, options = request.trained, request.options
     trained.require_classifier(request.source)
-    refused = [name for name in ("scales", "flip", "window", "short_side") if options.get(name)]
+    refused = [name for name in ("scales", "flip", "window", "short_side", "beam") if options.get(name)]
     if refused:
-        raise ValueError(f"{refused[0]} is for segmentation: a classifier is measured with sizes and crop_ratios")
+        other = "translation" if refused[0] == "beam" else "segmentation"
+        raise ValueError(f"{refused[0]} is for {other}: a classifier is measured with sizes and crop_ratios")
     data, level = open_data(request.source, request.settings, trained)
     measure = _Measure(data, level, trained, request.settings, answers_several=_answers_several(request.recipe))
     main = measure(trained, with_tokens=bool(options.get("tokens")))

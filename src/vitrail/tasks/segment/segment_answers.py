@@ -15,17 +15,17 @@ from vitrail.data.dense.samples import MaskSamples
 from vitrail.data.loader import Loader
 from vitrail.data.quarantine import NotingQuarantine, Problem
 from vitrail.data.sampler import Sampler
-from vitrail.evaluation.segmenting import Looking, Segmenter, segment
+from vitrail.evaluation.segmenting import Segmenter, segment
 from vitrail.inference.folding import fold
 from vitrail.inference.passes import Passes
 from vitrail.inference.trained import Trained
 from vitrail.storage import write_text, write_whole
 from vitrail.tasks.contract import Answer
+from vitrail.tasks.segment.looking_notes import read_looking
 from vitrail.tasks.segment.mask_drawing import draw_mask, draw_overlay
 
 MASKS, OVERLAYS, NAMES_FILE = "masks", "overlays", "classes.txt"
 _MOST_TOGETHER = 4  # whole images at a time
-_LARGEST_SIDE = 1024  # of an image that is seen whole; larger ones are seen by windows of the training size
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def answer_with_masks(
     names = trained.class_names
     segmenter = Segmenter(
         model,
-        Looking(largest=_LARGEST_SIDE),
+        read_looking(trained.description),
         normalize=trained.normalize,
         device=passes.device,
         dtype=passes.dtype,

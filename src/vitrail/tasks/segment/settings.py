@@ -61,7 +61,7 @@ class SegmentEvaluationSettings(ImageEvaluationSettings):
     short_side: Side | None = None
     """short side that images are resized to before the model sees them; null: they keep their size"""
     long_side: Side | None = None
-    """length that the long side does not go beyond then; null: any"""
+    """length that the long side does not go beyond then; null: four times the short side"""
     window: ImageSize | None = None
     """side of windows that slide over an image, or height and width; null: whole, or the one size the model takes"""
     overlap: float = Field(default=1 / 3, ge=0.0, lt=1.0)

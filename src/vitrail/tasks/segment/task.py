@@ -35,6 +35,7 @@ from vitrail.tasks.images.image_task import require_classes
 from vitrail.tasks.images.initial_weights import make_backbone
 from vitrail.tasks.segment.class_table import apply_table, keep_classes, table_of
 from vitrail.tasks.segment.evaluator import SegmentEvaluator
+from vitrail.tasks.segment.looking_notes import note_looking
 from vitrail.tasks.segment.measures import LOSSES, MEASURES
 from vitrail.tasks.segment.objective import PixelCrossEntropy
 from vitrail.tasks.segment.segment_answers import answer_with_masks, keep_masks
@@ -68,9 +69,10 @@ class Segment(DenseTask[MaskBatch, SegmentationData]):
         return data
 
     def describe(self, data: Mapping[str, Any]) -> dict[str, Any]:
-        """The content of task.json: the classes that are learnt, their colours, and the names of those ignored."""
+        """The content of task.json: the classes that are learnt, their colours, those ignored, how to look."""
         ignore = [name for name in self.recipe.segment.ignore if name in data["classes"]]
         found = super().describe(data) | {"ignore": list(self.recipe.segment.ignore)}
+        found |= note_looking(self.recipe.evaluation)
         if ignore:
             kept = keep_classes(data["classes"], ignore)
             found |= {key: [data[key][place] for place in kept] for key in ("classes", "colours")}

@@ -17,8 +17,8 @@ from vitrail.inference.folding import fold
 from vitrail.inference.passes import Passes, show_progress
 from vitrail.tasks.contract import Evaluation, EvaluationRequest
 from vitrail.tasks.segment.class_table import apply_table, table_of
+from vitrail.tasks.segment.looking_notes import read_looking
 from vitrail.tasks.segment.measures import MEASURES
-from vitrail.tasks.segment.settings import SegmentRecipe
 
 _BATCH = 4  # whole images at a time
 _KEYS = ("data", "split", "batch_size", "workers", "precision", "device", "trunk")
@@ -77,10 +77,8 @@ def evaluate_segmentation(request: EvaluationRequest) -> Evaluation:
 
 
 def choose_looking(request: EvaluationRequest) -> Looking:
-    """How the run looked at images, or plainly without a run, with what the options change of it."""
-    looking = Looking()
-    if isinstance(request.recipe, SegmentRecipe):
-        looking = request.recipe.evaluation.build()
+    """How the run looked at images, with what the options change of it."""
+    looking = read_looking(request.trained.description)
     options = request.options
     changes: dict[str, Any] = {}
     if options.get("scales"):

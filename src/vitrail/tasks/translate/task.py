@@ -30,7 +30,7 @@ from vitrail.tasks.translate.report_sections import sentence_sections
 from vitrail.tasks.translate.settings import TRANSFORMER, TranslateRecipe
 from vitrail.tasks.translate.trained_scores import compare_translators, evaluate_translator
 from vitrail.translation.network import Seq2Seq, Seq2SeqConfig
-from vitrail.translation.parallel_text import Pairs, open_train_and_val
+from vitrail.translation.parallel_text import HELD_OUT, Pairs, open_train_and_val
 from vitrail.translation.pictures import explain_sentences
 from vitrail.translation.token_batches import Sentences, TokenBatch, TokenLoader, TokenSampler, make_batch
 from vitrail.translation.translator import Translator
@@ -133,6 +133,10 @@ class Translate(Task[TokenBatch]):
             target=text.target,
             val_share=recipe.data.val_share,
         )
+        if val is not None and val.split == HELD_OUT:
+            self.site.reporter.say(
+                f"there is no val: {len(val):,} pairs of train are set aside for it (data.val_share)"
+            )
         vocabulary = self._find_vocabulary(train)
         sides = [Sentences.encoded(lines, vocabulary) for lines in (train.source, train.target)]
         is_short = (sides[0].lengths <= text.max_length) & (sides[1].lengths <= text.max_length)
@@ -283,6 +287,10 @@ class Translate(Task[TokenBatch]):
         """Tokens of a step."""
         total = int(data.source.lengths.sum() + data.target.lengths.sum())
         return min(self.recipe.batch_size, total)
+
+    def count_batch(self, batch: TokenBatch) -> int:
+        """Tokens of both languages."""
+        return batch.num_tokens
 
     def share_of(self, batch: TokenBatch, *, sampler: StepSampler, num_ranks: int) -> float:
         """Tokens that are to be answered, of those of the step."""

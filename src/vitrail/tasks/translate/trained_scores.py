@@ -72,7 +72,7 @@ def _show(result: Mapping[str, Any]) -> str:
 
 def _prepare(request: EvaluationRequest) -> tuple[Translator, Pairs, SearchSettings]:
     """The model, the sentences it is measured on, and how it searches."""
-    refused = [name for name, value in request.options.items() if value]
+    refused = [name for name, value in request.options.items() if value and name != "beam"]
     refused += [name for name in request.settings if name not in _KEYS]
     if refused:
         raise ValueError(f"a model of translation is measured without {', '.join(refused)}")
@@ -81,7 +81,7 @@ def _prepare(request: EvaluationRequest) -> tuple[Translator, Pairs, SearchSetti
     choose_device(device)
     translator = Translator.of(loaded.model, loaded.description, label=request.source, device=device)
     settings = recipe.evaluation if isinstance(recipe, TranslateRecipe) else TextEvaluationSettings()
-    search = SearchSettings(beam=settings.beam, length_penalty=settings.length_penalty)
+    search = SearchSettings(beam=request.options.get("beam") or settings.beam, length_penalty=settings.length_penalty)
     return translator, _find_pairs(request, languages=translator.languages), search
 
 

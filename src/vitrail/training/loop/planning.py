@@ -151,7 +151,7 @@ def measure_stage(task: Task[Any], data: TaskData, *, memory: "_Memory") -> Stag
         micro_batch=micro_batch,
         step_speed=step_speed,
         answer_speed=answer_speed,
-        loading_speed=measure_loading(loaders.train),
+        loading_speed=measure_loading(loaders.train, count=task.count_batch),
         workers=loaders.train.num_workers,
         num_lanes=trial.num_lanes,
         memory=peak,
@@ -159,10 +159,10 @@ def measure_stage(task: Task[Any], data: TaskData, *, memory: "_Memory") -> Stag
     )
 
 
-def measure_loading(loader: StepLoader) -> float:
-    """Training samples a second, read and augmented, with nothing else going on."""
+def measure_loading(loader: StepLoader, *, count: Callable[[Any], int]) -> float:
+    """What is read and augmented in a second for training, in what the task counts, with nothing else going on."""
     num_first = max(1, loader.num_workers)  # every worker's first batch comes late, and all at once
-    num_batches = num_samples = epoch = 0
+    num_batches = num_counted = epoch = 0
     start = time.perf_counter()
     while True:
         for batch in loader.epoch(epoch):
@@ -170,10 +170,10 @@ def measure_loading(loader: StepLoader) -> float:
             if num_batches <= num_first:
                 start = time.perf_counter()
                 continue
-            num_samples += batch.num_samples
+            num_counted += count(batch)
             seconds = time.perf_counter() - start
             if seconds > _SECONDS:
-                return num_samples / seconds
+                return num_counted / seconds
         epoch += 1
 
 
@@ -222,7 +222,7 @@ class _Trial:
         return micro_batch
 
     def measure_steps(self, micro_batch: int) -> float:
-        """Samples a second of whole steps, the optimizer's share of them included."""
+        """What whole steps get through in a second, the optimizer's share of them included."""
         num_parts = -(-self.num_samples // micro_batch)
         batch = self.task.example(min(micro_batch, self.num_samples))
         with Lanes(self.num_lanes, threads=torch.get_num_threads()) as lanes:
@@ -237,10 +237,10 @@ class _Trial:
             compute()
             self._finish()
             seconds = -(-num_parts // self.num_lanes) * _repeat(compute, self.device)
-        return num_parts * batch.num_samples / (seconds + _repeat(self._finish, self.device))
+        return num_parts * self.task.count_batch(batch) / (seconds + _repeat(self._finish, self.device))
 
     def measure_answers(self, micro_batch: int) -> float:
-        """Samples a second of evaluation."""
+        """What evaluation gets through in a second."""
         batch = self.task.example(min(micro_batch, self.num_samples))
         self.model.eval()
 
@@ -250,7 +250,7 @@ class _Trial:
 
         with Lanes(self.num_lanes, threads=torch.get_num_threads()) as lanes:
             seconds = _repeat(lambda: list(lanes.map(respond, [batch] * lanes.count)), self.device)
-        return self.num_lanes * batch.num_samples / seconds
+        return self.num_lanes * self.task.count_batch(batch) / seconds
 
     def _learn(self, model: nn.Module, batch: Batch) -> Losses:
         losses = self._judge(model, batch)

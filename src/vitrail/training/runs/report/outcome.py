@@ -70,8 +70,9 @@ class Outcome:
     def _remedy(self) -> str:
         """What makes loading faster."""
         if self.device.startswith("cpu"):
-            return "it shares the cores with the model, so more workers hardly help, and images stored smaller do"
-        return "more workers, up to one a core, or images stored smaller help"
+            shared = "it shares the cores with the model, so more workers hardly help"
+            return f"{shared}, and images stored smaller do" if self.counted == "images" else shared
+        return f"more workers, up to one a core,{' or images stored smaller' if self.counted == 'images' else ''} help"
 
 
 def measure_outcome(run: RunRecord) -> Outcome:
