@@ -2,8 +2,8 @@
 
 The same sizes, vocabulary and sentences for all: batches of 3,000 tokens whose lengths are like those of captions. Ours
 computes two micro-batches side by side, the plain one divides every operation among torch's threads. Greedy decoding is
-of 64 sentences to 32 tokens; `torch.nn.Transformer` has no caches, and computes every prefix anew. Rounds take turns,
-and medians count.
+of 64 sentences to 32 tokens; `torch.nn.Transformer` has no caches, and computes every prefix anew. Last, 64 tokens one
+at a time with caches against the same network that computes every prefix anew. Rounds take turns, and medians count.
 
 python benchmarks/translation.py [--rounds 5] [--threads 2]
 """
@@ -30,11 +30,13 @@ from vitrail.tasks.translate.task import Translate
 from vitrail.training.loop.replicas import Replica, Replicas
 from vitrail.translation.decoding import search
 from vitrail.translation.network import Seq2Seq, Seq2SeqConfig, make_positions
+from vitrail.translation.position_layers import Padding
 from vitrail.translation.token_batches import TokenBatch, make_batch
 from vitrail.translation.vocabulary import BEGIN
 
 _STEPS = 3  # a round of training
 _SENTENCES, _LENGTH = 64, 32  # of decoding
+_LONG, _FEW = 64, 8  # tokens and sentences with caches and without
 
 
 class Plain(nn.Module):
@@ -144,6 +146,26 @@ def decode_ours(model: Seq2Seq, source: Tensor) -> None:
     search(model, source, lengths, beam=1, length_penalty=0.0, max_lengths=most)
 
 
+@torch.no_grad()
+def decode_anew(model: Seq2Seq, source: Tensor) -> None:
+    """Every token from the whole prefix."""
+    padding = Padding(None, None)  # all sentences are of one length
+    encoded = model.encode(source, padding)
+    target = torch.full((1, source.shape[1]), BEGIN)
+    for _ in range(_LONG):
+        best = model.answer(model.decode(target, encoded, padding)[-1]).argmax(dim=1)
+        target = torch.cat([target, best[None]])
+
+
+@torch.no_grad()
+def decode_with_caches(model: Seq2Seq, source: Tensor) -> None:
+    """Every token from the one before and what is kept of the others."""
+    state = model.begin(source, torch.full((source.shape[1],), len(source)))
+    tokens = torch.full((source.shape[1],), BEGIN)
+    for _ in range(_LONG):
+        tokens = model.step(tokens, state).argmax(dim=1)
+
+
 def measure(cases: dict[str, Callable[[], object]], *, rounds: int) -> dict[str, float]:
     """The median seconds of each case; cases take turns."""
     seconds: dict[str, list[float]] = {name: [] for name in cases}
@@ -189,6 +211,15 @@ def main() -> None:
     for mixing, model in ours.items():
         decoding[names[mixing]] = functools.partial(decode_ours, model.eval(), source)
     show("greedy decoding, one batch", measure(decoding, rounds=arguments.rounds), _SENTENCES * _LENGTH)
+    source = source[:, :_FEW]
+    for mixing, model in ours.items():
+        cached: dict[str, Callable[[], object]] = {
+            "every prefix anew": functools.partial(decode_anew, model, source),
+            "with caches": functools.partial(decode_with_caches, model, source),
+        }
+        seconds = measure(cached, rounds=arguments.rounds)
+        title = f"{names[mixing]}, {_LONG} tokens of {_FEW} sentences"
+        print(f"\n{title}: caches are {seconds['every prefix anew'] / seconds['with caches']:.1f} times as fast")
 
 
 if __name__ == "__main__":
