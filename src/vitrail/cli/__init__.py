@@ -26,6 +26,7 @@ from vitrail.cli import (
     probe,
     recipes,
     retrieve,
+    serve,
     train,
     translate,
 )
@@ -51,6 +52,7 @@ VERBS = {
     "inspect": inspect,
     "gallery": gallery,
     "pack": pack,
+    "serve": serve,
 }
 
 _TRUST = "--trust"
