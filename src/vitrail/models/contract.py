@@ -248,6 +248,11 @@ class Model(AnyModel):
         return False
 
     @property
+    def gives_embeddings(self) -> bool:
+        """Whether it has an embedding of an image as a whole."""
+        return not self.is_dense
+
+    @property
     def has_two_heads(self) -> bool:
         """Whether there is a head for labels and one for a teacher's."""
         return isinstance(self._modules.get("head"), DistilledClassifier) and self.config.num_classes > 0

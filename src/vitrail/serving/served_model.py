@@ -79,7 +79,7 @@ class ServedModel:
         found = []
         if self.task.answering is not None and self.trained.num_classes:
             found.append(self.task.answering)
-        if not self.trained.model.is_dense:
+        if self.trained.model.gives_embeddings:
             found.append(EMBED)
         if self.map_kinds:
             found.append(EXPLAIN)
