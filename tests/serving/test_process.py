@@ -3,66 +3,20 @@
 import json
 import os
 import random
-import re
 import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
 import pytest
 from served import as_text, build_gallery, encode, save_tiny
-from warm import WarmProcess
+from serving_process import started
 
 from vitrail.gallery.gallery import Gallery
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals of Unix")
-
-
-class ServingProcess(WarmProcess):
-    """`vitrail serve WORDS` on a free port, with a look at what it says."""
-
-    def __init__(self, *words: str) -> None:
-        super().__init__(["serve", *words, "--port", "0", "--threads", "1"], environment={"OMP_NUM_THREADS": "1"})
-        until = time.monotonic() + 60.0
-        while (found := re.search(r"http://127\.0\.0\.1:(\d+)/", self.said())) is None:
-            if self.poll() is not None or time.monotonic() > until:
-                pytest.fail(f"it did not begin: {self.said()}")
-            time.sleep(0.02)
-        self.port = int(found[1])
-        self.client = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=30.0, trust_env=False)
-        while not self.is_ready():
-            time.sleep(0.02)
-
-    def said(self) -> str:
-        return self._said.read_text(encoding="utf-8")
-
-    def is_ready(self) -> bool:
-        try:
-            return self.client.get("/v2/health/ready").status_code == 200
-        except httpx.TransportError:
-            return False
-
-    def wait_for(self, words: str) -> None:
-        until = time.monotonic() + 60.0
-        while words not in self.said():
-            assert time.monotonic() < until, self.said()
-            time.sleep(0.02)
-
-
-@contextmanager
-def started(*words: str) -> Iterator[ServingProcess]:
-    process = ServingProcess(*words)
-    try:
-        yield process
-    finally:
-        process.client.close()
-        if process.poll() is None:
-            process.kill()
-        process.communicate(30.0)
 
 
 def test_sigterm_lets_requests_end(tmp_path: Path) -> None:
@@ -76,7 +30,7 @@ def test_sigterm_lets_requests_end(tmp_path: Path) -> None:
             process.wait_for('"event": "drain"')
             connection.sendall(picture[50:])
             answer = connection.recv(65536)
-        process._process.join(30.0)
+        process.wait_for_end()
         assert process.returncode == 0
         said = process.said()
     assert answer.startswith(b"HTTP/1.1 200 ")
