@@ -74,9 +74,9 @@ class Passes:
 def folded(trained: "Trained") -> "tuple[Trained, bool]":
     """The model in its fastest form; one with two heads gives the answers of both, [batch, 2, classes], and True."""
     from vitrail.evaluation.heads import SeparateHeads
-    from vitrail.inference.folding import fold
+    from vitrail.inference.folding import as_folded
 
-    model = fold(trained.model)
+    model = as_folded(trained.model)
     is_double = model.has_two_heads
     return dataclasses.replace(trained, model=SeparateHeads(model) if is_double else model), is_double
 
@@ -280,7 +280,7 @@ def _crop_ratio(value: Any) -> float | None:
 def make_extraction(trained: "Trained", passes: Passes) -> "Extraction":
     """What makes embeddings of images with a model, as these passes are to be made."""
     from vitrail.evaluation.features import Extraction
-    from vitrail.inference.folding import fold
+    from vitrail.inference.folding import as_folded
 
     return Extraction(
         trained.model,
@@ -290,7 +290,7 @@ def make_extraction(trained: "Trained", passes: Passes) -> "Extraction":
         dtype=passes.dtype,
         batch_size=passes.batch_size,
         workers=passes.workers,
-        faster=fold(trained.model),
+        faster=as_folded(trained.model),
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from vitrail.data.contract import Dataset
 from vitrail.data.quarantine import Problem
-from vitrail.inference.folding import fold
+from vitrail.inference.folding import as_folded
 from vitrail.inference.passes import Passes
 from vitrail.inference.trained import Trained
 from vitrail.tasks.contract import Answer
@@ -52,7 +52,9 @@ def answer_with_classes(
     """The most probable classes of each image that can be read, in the order of the data."""
     names = trained.class_names
     top = min(top, len(names))
-    for logits, batch in passes.ask(dataclasses.replace(trained, model=fold(trained.model)), note_unread=note_unread):
+    for logits, batch in passes.ask(
+        dataclasses.replace(trained, model=as_folded(trained.model)), note_unread=note_unread
+    ):
         probabilities = logits.sigmoid() if trained.is_multiple else logits.softmax(dim=1)
         values, indices = (column.tolist() for column in probabilities.topk(top, dim=1))
         for place, row, of_row in zip(batch.indices.tolist(), indices, values, strict=True):
