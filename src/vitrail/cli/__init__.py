@@ -15,6 +15,7 @@ from vitrail.cli import (
     download,
     evaluate,
     explain,
+    export,
     gallery,
     inspect,
     models,
@@ -51,6 +52,7 @@ VERBS = {
     "inspect": inspect,
     "gallery": gallery,
     "pack": pack,
+    "export": export,
 }
 
 _TRUST = "--trust"

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import platform
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -58,6 +59,7 @@ class ExportRecord(_Frozen):
     vitrail: str  # version
     engine: str
     versions: str  # of the libraries that wrote it
+    cpu: str  # kind of machine that it was written on
     precision: Literal["fp32", "fp16", "bf16"] = "fp32"
     quantised: dict[str, Any] | None = None  # how, and what it did to accuracy and speed; None: it is not
     files: dict[_Name, _Digest]  # the artefact; the first is the one that is opened
@@ -67,6 +69,13 @@ class ExportRecord(_Frozen):
     threads: Annotated[int, Field(ge=1, le=4096)] | None = None  # of one call; None: as the engine thinks best
     is_drifting: bool = False  # whether it was kept although it does not agree with the model (--allow-drift)
     choice: dict[str, Any] | None = None  # the measurements by which --to auto chose
+
+
+def describe_cpu() -> str:
+    """The kind of this machine's processor, as far as compiled code depends on it."""
+    import torch
+
+    return f"{platform.machine()}, {torch.backends.cpu.get_cpu_capability()}"
 
 
 def is_exported(folder: Path) -> bool:

@@ -1,5 +1,6 @@
 """An exported folder as a model: whatever asks a model for answers or embeddings asks its engine."""
 
+import logging
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,6 +18,9 @@ from vitrail.inference.export_record import ExportRecord, check_files, read_reco
 from vitrail.models.config import height_and_width
 from vitrail.models.contract import Features, Model, Preprocessing
 from vitrail.storage import settle
+
+_LOGGER = logging.getLogger(__name__)
+CERTIFICATE = "certificate.html"
 
 
 @dataclass(frozen=True)
@@ -152,6 +156,8 @@ def load_engine_model(folder: str | os.PathLike[str], *, threads: int | None = N
     engine = find_engine(record.engine)
     engine.require()
     check_files(place, record)
+    if record.is_drifting:
+        _LOGGER.warning("%s does not agree with its model (%s): it was kept with --allow-drift", folder, CERTIFICATE)
     if engine.may_run_code:
         require_trust(place, record)
     return EngineModel(engine.open(place, record, threads=threads or record.threads), record)

@@ -11,21 +11,29 @@ from typing import Any
 from torch import Tensor
 
 from vitrail import __version__
+from vitrail.inference.certificate import CERTIFICATE_FILE, TOLERANCES, Certificate, certify
+from vitrail.inference.certificate_page import write_certificate_page
 from vitrail.inference.engines import find_engine
 from vitrail.inference.engines.trust import note_own
 from vitrail.inference.export_record import (
     EXPORT_FILE,
+    RECIPE_FILE,
     ExportRecord,
     InputEntry,
     ModelSummary,
+    describe_cpu,
     is_exported,
     sha256_of,
     write_record,
 )
+from vitrail.inference.exported import EngineModel
+from vitrail.inference.passes import find_recipe
+from vitrail.inference.proof_images import ProofImages
 from vitrail.inference.trained import SYNONYMS, TASK_FILE, Trained
 from vitrail.inference.whole_model import LAYOUTS, PRECISIONS, Draft, Layout, WholeModel
 from vitrail.models.contract import Model, Preprocessing
-from vitrail.storage import replacing_files, write_json
+from vitrail.settings.text import write_yaml
+from vitrail.storage import replacing_files, write_json, write_text
 from vitrail.storage.tensors import as_bytes
 
 
@@ -87,6 +95,7 @@ def write_export(
         vitrail=__version__,
         engine=settings.engine,
         versions=engine.version(),
+        cpu=describe_cpu(),
         precision=settings.precision,  # type: ignore[arg-type]  # checked with the settings
         files={name: sha256_of(folder / name) for name in names},
         input=InputEntry(
@@ -112,7 +121,6 @@ def write_export(
         ),
         threads=settings.threads,
     )
-    write_record(folder, record)
     write_json(folder / TASK_FILE, describe_task(trained))
     return record
 
@@ -156,18 +164,66 @@ def sha256_of_weights(state: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
+def find_recipe_text(source: str) -> str | None:
+    """The recipe of the stage that a run ends with, as YAML; None where the source is no run."""
+    recipe = find_recipe(source)
+    return None if recipe is None else write_yaml(recipe)
+
+
 def check_target(folder: Path) -> None:
     """Refuse a folder that holds something else than an export."""
     if folder.exists() and (not folder.is_dir() or (any(folder.iterdir()) and not is_exported(folder))):
         raise ValueError(f"{folder} is there already and no export ({EXPORT_FILE}): choose another out=")
 
 
-def export_trained(trained: Trained, settings: ExportSettings, *, source: str, out: Path) -> ExportRecord:
-    """Write an exported folder."""
+@dataclass(frozen=True, eq=False)
+class Exported:
+    """An export that was written."""
+
+    folder: Path
+    record: ExportRecord
+    certificate: Certificate
+
+
+def export_trained(
+    trained: Trained,
+    settings: ExportSettings,
+    *,
+    images: ProofImages,
+    source: str,
+    out: Path,
+    allow_drift: bool = False,
+    recipe: str | None = None,
+) -> Exported:
+    """Write an exported folder, whole or not at all; one that does not agree with its model is refused.
+
+    `images` are those that it is proved on; `recipe` is the text of the recipe of the run that it is of.
+    """
     find_engine(settings.engine).require()
     check_target(out)
     draft = make_draft(trained, settings)
     with replacing_files(out, keeps_others=False) as folder:
         record = write_export(folder, trained, settings, source=source, draft=draft)
+        record, certificate = seal(folder, record, trained, images=images, allow_drift=allow_drift)
+        if recipe is not None:
+            write_text(folder / RECIPE_FILE, recipe)
     note_own(out, record)
-    return record
+    return Exported(out, record, certificate)
+
+
+def seal(
+    folder: Path, record: ExportRecord, trained: Trained, *, images: ProofImages, allow_drift: bool
+) -> tuple[ExportRecord, Certificate]:
+    """Prove what a folder holds and write its certificate, and its record where that changes."""
+    engine = find_engine(record.engine).open(folder, record, threads=record.threads)
+    tolerance = None if record.quantised is not None else TOLERANCES[record.precision]
+    certificate = certify(trained, EngineModel(engine, record), images, tolerance=tolerance)
+    if not certificate.agrees:
+        if not allow_drift:
+            raise ValueError(certificate.complaint())
+        record = record.model_copy(update={"is_drifting": True})
+    write_record(folder, record)
+    content = certificate.describe(record)
+    write_json(folder / CERTIFICATE_FILE, content)
+    write_certificate_page(folder, record, content)
+    return record, certificate

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from vitrail.settings.recipe import Recipe
 
 MODEL_HELP = (
-    "a folder of a run, a model or a pack; a name such as deit_tiny, cait_s24@384, deit3_base@384,in22k, "
+    "a folder of a run, a model, an export or a pack; a name such as deit_tiny, cait_s24@384, deit3_base@384,in22k, "
     "timm/resnet50.a1_in1k or NAME init=FILE; or hf://OWNER/NAME"
 )
 KEYS = ("data", "split", "level", "image_size", "crop_ratio", "batch_size", "workers", "precision", "device", "trunk")
@@ -236,16 +236,19 @@ def is_named(source: str) -> bool:
 
 
 def find_recipe(source: str) -> "Recipe | None":
-    """The last stage of the run, where there is one."""
+    """The last stage of the run, or of the run that was exported, where there is one."""
     from pathlib import Path
 
+    from vitrail.inference.export_record import RECIPE_FILE, is_exported
     from vitrail.settings.text import read_recipe, stage_of
     from vitrail.training.runs.run_folder import RunFolder
 
-    folder = RunFolder(Path(source).expanduser())
-    if not folder.is_begun:
+    place = Path(source).expanduser()
+    folder = RunFolder(place)
+    file = place / RECIPE_FILE if is_exported(place) else folder.recipe_file
+    if not file.is_file() and not folder.is_begun:
         return None
-    recipe = read_recipe(folder.recipe_file)
+    recipe = read_recipe(file)
     return stage_of(recipe, recipe.num_stages - 1)
 
 

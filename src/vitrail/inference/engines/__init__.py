@@ -8,7 +8,10 @@ from vitrail.inference.engines.contract import Engine
 # Name -> where its class is. In the order in which they are tried and shown.
 ENGINES = {
     "eager": "vitrail.inference.engines.eager_engine:EagerEngine",
+    "torch": "vitrail.inference.engines.program_engines:ProgramEngine",
+    "inductor": "vitrail.inference.engines.program_engines:InductorEngine",
     "onnx": "vitrail.inference.engines.onnx_engine:OnnxEngine",
+    "openvino": "vitrail.inference.engines.openvino_engine:OpenVinoEngine",
 }
 
 

@@ -1,0 +1,100 @@
+"""Write a trained model for an engine, with a certificate that it answers as the model does on real images."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vitrail.inference.passes import MODEL_HELP, read_whole, split_words
+
+if TYPE_CHECKING:
+    from vitrail.inference.exporting import Exported
+
+SUMMARY = "write a model for ONNX Runtime, OpenVINO or torch, proved on real images"
+
+AUTO = "auto"
+_KEYS = ("out", "data", "split", "level", "image_size", "crop_ratio", "trunk", "num_images", "threads")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what `vitrail export` takes."""
+    parser.add_argument("model", metavar="RUN|MODEL", help=MODEL_HELP)
+    parser.add_argument(
+        "settings",
+        nargs="*",
+        metavar="key=value",
+        help=f"out=FOLDER, and any of {', '.join(_KEYS[1:])}; without data=SPEC it is proved on the run's own val",
+    )
+    parser.add_argument(
+        "--to",
+        default=AUTO,
+        metavar="ENGINE",
+        help="onnx, openvino, eager, torch, inductor (default: auto, the fastest here)",
+    )
+    parser.add_argument(
+        "--precision", default="fp32", help="fp32, fp16 or bf16, where the engine has it (default: fp32)"
+    )
+    parser.add_argument("--layout", default="nchw", help="of the bytes that go in: nchw or nhwc (default: nchw)")
+    parser.add_argument(
+        "--dynamic-size", action="store_true", help="let images have any size that can be cut into patches"
+    )
+    parser.add_argument("--images", nargs="+", metavar="IMAGE", help="a few images to prove it on, instead of data")
+    parser.add_argument(
+        "--allow-drift", action="store_true", help="keep an export that does not agree with the model, and mark it"
+    )
+    parser.add_argument("--json", action="store_true", help="print the record and the certificate as JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Export, prove, and say what was found."""
+    words, settings = split_words([arguments.model, *arguments.settings], keys=_KEYS)
+    if len(words) != 1 or "out" not in settings:
+        raise ValueError("write `vitrail export RUN --to onnx out=FOLDER`")
+
+    from vitrail.cli.predict import find_images
+    from vitrail.inference.certificate import NUM_IMAGES
+    from vitrail.inference.exporting import ExportSettings, check_target, export_trained, find_recipe_text
+    from vitrail.inference.passes import keep_source, load_seeing
+    from vitrail.inference.proof_images import gather_images
+
+    out = Path(str(settings["out"])).expanduser()
+    check_target(out)
+    chosen = ExportSettings(
+        engine=arguments.to,
+        precision=arguments.precision,
+        layout=arguments.layout,
+        dynamic_size=arguments.dynamic_size,
+        threads=read_whole(settings["threads"], "threads") if "threads" in settings else None,
+    )
+    trained = load_seeing(words[0], settings)
+    limit = read_whole(settings.get("num_images", NUM_IMAGES), "num_images")
+    paths = find_images(arguments.images) if arguments.images else ()
+    images = gather_images(trained, words[0], settings, paths=paths, limit=limit)
+    exported = export_trained(
+        trained,
+        chosen,
+        images=images,
+        source=keep_source(words[0]),
+        out=out,
+        allow_drift=arguments.allow_drift,
+        recipe=find_recipe_text(words[0]),
+    )
+    _show(exported, is_json=arguments.json)
+    return 0
+
+
+def _show(exported: "Exported", *, is_json: bool) -> None:
+    record, certificate = exported.record, exported.certificate
+    if is_json:
+        import json
+
+        content: dict[str, Any] = record.model_dump(mode="json")
+        print(json.dumps({"export": content, "certificate": certificate.describe(record)}, indent=2))
+        return
+    given = record.input
+    size = f"any multiple of {given.multiple} px" if given.multiple else f"{given.height} x {given.width} px"
+    print(f"{record.model.name} for {record.engine}, {record.precision}, {size}, in {exported.folder}")
+    for line in certificate.lines():
+        print(f"  {line}")
+    if record.is_drifting:
+        print("  it does NOT agree with the model and is marked so (--allow-drift)")
+    print(f"certificate: {exported.folder / 'certificate.html'}")

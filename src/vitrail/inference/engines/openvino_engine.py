@@ -1,0 +1,98 @@
+"""OpenVINO: its intermediate representation, made straight of torch's graph. No code is in its files."""
+
+import queue
+import sys
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vitrail.inference.engines.contract import Engine
+from vitrail.inference.export_record import ExportRecord
+from vitrail.inference.whole_model import INPUT, Draft
+
+FILES = ("model.xml", "model.bin")
+_METADATA = "vitrail"  # the group of runtime information that holds what the file says of itself
+
+
+class OpenVinoEngine(Engine):
+    """A model that OpenVINO has compiled for the CPU; each call has a request of its own."""
+
+    name = "openvino"
+    packages = ("openvino",)
+    extra = "openvino"
+
+    def __init__(self, compiled: Any, *, outputs: Sequence[str]) -> None:
+        self.compiled, self.outputs = compiled, list(outputs)
+        self._free: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    @classmethod
+    def write(cls, draft: Draft, folder: Path) -> tuple[str, ...]:
+        openvino = import_openvino()
+        model = convert(draft)
+        for key, text in draft.metadata.items():
+            model.set_rt_info(text, [_METADATA, key])
+        openvino.save_model(model, str(folder / FILES[0]), compress_to_fp16=False)
+        return FILES
+
+    @classmethod
+    def open(cls, folder: Path, record: ExportRecord, *, threads: int | None = None) -> "OpenVinoEngine":
+        path = folder / next(iter(record.files))
+        try:
+            return cls(compile_model(str(path), threads=threads), outputs=list(record.outputs))
+        except RuntimeError as error:
+            reason = " ".join(str(error).split())[:200]
+            raise ValueError(f"{path} can't be opened by OpenVINO ({reason}): export the model again") from None
+
+    def __call__(self, images: Tensor) -> dict[str, Tensor]:
+        try:
+            request = self._free.get_nowait()
+        except queue.Empty:
+            request = self.compiled.create_infer_request()
+        try:
+            request.infer([images.contiguous().numpy()], share_inputs=True)
+            # A request answers into memory of its own, which the next call writes over.
+            return {
+                name: torch.from_numpy(request.get_output_tensor(place).data.copy())
+                for place, name in enumerate(self.outputs)
+            }
+        finally:
+            self._free.put(request)
+
+
+def import_openvino() -> Any:
+    """The library, without the reports that it would send to its makers when it is imported and when it converts."""
+    sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]  # what is None can't be imported
+    import openvino
+
+    return openvino
+
+
+def convert(draft: Draft) -> Any:
+    """OpenVINO's model of torch's graph, with our names of what goes in and comes out."""
+    openvino = import_openvino()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = openvino.convert_model(draft.program)
+    model.inputs[0].get_tensor().set_names({INPUT})
+    for output, name in zip(model.outputs, draft.outputs, strict=True):
+        output.get_tensor().set_names({name})
+    return model
+
+
+def compile_model(model: Any, *, threads: int | None) -> Any:
+    """A model, or the file of one, compiled for single calls that come as fast as they can, in float32."""
+    openvino = import_openvino()
+    from openvino import properties
+    from openvino.properties import hint
+
+    settings: dict[Any, Any] = {
+        hint.performance_mode(): hint.PerformanceMode.LATENCY,
+        hint.inference_precision(): openvino.Type.f32,
+    }
+    if threads is not None:
+        settings[properties.inference_num_threads()] = threads
+    return openvino.Core().compile_model(model, "CPU", settings)
