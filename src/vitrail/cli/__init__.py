@@ -11,6 +11,7 @@ from typing import NoReturn
 
 import vitrail
 from vitrail.cli import (
+    benchmark,
     check,
     download,
     evaluate,
@@ -53,6 +54,7 @@ VERBS = {
     "gallery": gallery,
     "pack": pack,
     "export": export,
+    "benchmark": benchmark,
 }
 
 _TRUST = "--trust"

@@ -1,17 +1,18 @@
 """Write a trained model for an engine, with a certificate that it answers as the model does on real images."""
 
 import argparse
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitrail.inference.passes import MODEL_HELP, read_whole, split_words
 
 if TYPE_CHECKING:
+    from vitrail.inference.export_record import ExportRecord
     from vitrail.inference.exporting import Exported
 
 SUMMARY = "write a model for ONNX Runtime, OpenVINO or torch, proved on real images"
 
-AUTO = "auto"
 _KEYS = ("out", "data", "split", "level", "image_size", "crop_ratio", "trunk", "num_images", "threads")
 
 
@@ -26,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--to",
-        default=AUTO,
+        default="auto",
         metavar="ENGINE",
         help="onnx, openvino, eager, torch, inductor (default: auto, the fastest here)",
     )
@@ -36,6 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--layout", default="nchw", help="of the bytes that go in: nchw or nhwc (default: nchw)")
     parser.add_argument(
         "--dynamic-size", action="store_true", help="let images have any size that can be cut into patches"
+    )
+    parser.add_argument(
+        "--engines", metavar="NAMES", help="engines that --to auto tries (default: all that are installed)"
     )
     parser.add_argument("--images", nargs="+", metavar="IMAGE", help="a few images to prove it on, instead of data")
     parser.add_argument(
@@ -52,7 +56,15 @@ def run(arguments: argparse.Namespace) -> int:
 
     from vitrail.cli.predict import find_images
     from vitrail.inference.certificate import NUM_IMAGES
-    from vitrail.inference.exporting import ExportSettings, check_target, export_trained, find_recipe_text
+    from vitrail.inference.choosing import choose_engines, write_fastest
+    from vitrail.inference.exporting import (
+        AUTO,
+        ExportSettings,
+        check_target,
+        export_folder,
+        export_trained,
+        find_recipe_text,
+    )
     from vitrail.inference.passes import keep_source, load_seeing
     from vitrail.inference.proof_images import gather_images
 
@@ -65,21 +77,38 @@ def run(arguments: argparse.Namespace) -> int:
         dynamic_size=arguments.dynamic_size,
         threads=read_whole(settings["threads"], "threads") if "threads" in settings else None,
     )
-    trained = load_seeing(words[0], settings)
+    engines = read_engines(arguments.engines)
+    if chosen.engine == AUTO:
+        engines = choose_engines(engines, precision=chosen.precision)
+    elif engines:
+        raise ValueError("--engines says which of them --to auto tries: leave one of both out")
+    source = words[0]
+    trained = load_seeing(source, settings)
     limit = read_whole(settings.get("num_images", NUM_IMAGES), "num_images")
     paths = find_images(arguments.images) if arguments.images else ()
-    images = gather_images(trained, words[0], settings, paths=paths, limit=limit)
-    exported = export_trained(
-        trained,
-        chosen,
-        images=images,
-        source=keep_source(words[0]),
-        out=out,
-        allow_drift=arguments.allow_drift,
-        recipe=find_recipe_text(words[0]),
-    )
+    images = gather_images(trained, source, settings, paths=paths, limit=limit)
+    kept = keep_source(source)
+    options: dict[str, Any] = {"allow_drift": arguments.allow_drift, "recipe": find_recipe_text(source)}
+    if chosen.engine == AUTO:
+
+        def write(folder: Path) -> "ExportRecord":
+            return write_fastest(folder, trained, chosen, engines=engines, images=images, source=kept, told=tell)
+
+        exported = export_folder(out, write, trained=trained, images=images, **options)
+    else:
+        exported = export_trained(trained, chosen, images=images, source=kept, out=out, **options)
     _show(exported, is_json=arguments.json)
     return 0
+
+
+def tell(line: str) -> None:
+    """Say how far it is, on stderr."""
+    print(line, file=sys.stderr)
+
+
+def read_engines(text: str | None) -> list[str]:
+    """Names between commas."""
+    return [] if text is None else [name.strip() for name in text.split(",") if name.strip()]
 
 
 def _show(exported: "Exported", *, is_json: bool) -> None:
@@ -93,6 +122,8 @@ def _show(exported: "Exported", *, is_json: bool) -> None:
     given = record.input
     size = f"any multiple of {given.multiple} px" if given.multiple else f"{given.height} x {given.width} px"
     print(f"{record.model.name} for {record.engine}, {record.precision}, {size}, in {exported.folder}")
+    if record.choice is not None:
+        print(f"  the fastest of {len(record.choice['measurements'])} measurements here, with {record.threads} threads")
     for line in certificate.lines():
         print(f"  {line}")
     if record.is_drifting:

@@ -151,13 +151,19 @@ def load_engine_model(folder: str | os.PathLike[str], *, threads: int | None = N
     hold code are opened only where this user has written them, or has said --trust.
     """
     place = Path(folder).expanduser()
-    settle(place)
-    record = read_record(place)
+    record = check_openable(place)
+    return EngineModel(find_engine(record.engine).open(place, record, threads=threads or record.threads), record)
+
+
+def check_openable(folder: Path) -> ExportRecord:
+    """The record of an exported folder that may be opened: its engine is here, its files are whole and trusted."""
+    settle(folder)
+    record = read_record(folder)
     engine = find_engine(record.engine)
     engine.require()
-    check_files(place, record)
+    check_files(folder, record)
     if record.is_drifting:
         _LOGGER.warning("%s does not agree with its model (%s): it was kept with --allow-drift", folder, CERTIFICATE)
     if engine.may_run_code:
-        require_trust(place, record)
-    return EngineModel(engine.open(place, record, threads=threads or record.threads), record)
+        require_trust(folder, record)
+    return record

@@ -3,7 +3,7 @@
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,25 +36,32 @@ from vitrail.settings.text import write_yaml
 from vitrail.storage import replacing_files, write_json, write_text
 from vitrail.storage.tensors import as_bytes
 
+AUTO = "auto"
+
+
+AUTO = "auto"
+
 
 @dataclass(frozen=True)
 class ExportSettings:
     """How a model is exported."""
 
-    engine: str
+    engine: str  # one of ENGINES; AUTO: the fastest of several
     precision: str = "fp32"  # that products are computed in
     layout: Layout = "nchw"  # of the bytes that go in
     dynamic_size: bool = False  # whether images may have any size that the model can cut into patches
     threads: int | None = None  # of one call; None: as the engine thinks best
 
     def __post_init__(self) -> None:
-        engine = find_engine(self.engine)
         if self.precision not in PRECISIONS:
             raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, not {self.precision!r}")
-        if self.precision not in engine.precisions:
-            raise ValueError(f"{self.engine} computes in {', '.join(engine.precisions)} here, not in {self.precision}")
         if self.layout not in LAYOUTS:
             raise ValueError(f"layout must be one of {', '.join(LAYOUTS)}, not {self.layout!r}")
+        if self.engine == AUTO:
+            return
+        known = find_engine(self.engine).precisions()
+        if self.precision not in known:
+            raise ValueError(f"{self.engine} computes in {' or '.join(known)} on this machine, not in {self.precision}")
 
 
 def make_draft(trained: Trained, settings: ExportSettings) -> Draft:
@@ -63,12 +70,14 @@ def make_draft(trained: Trained, settings: ExportSettings) -> Draft:
     if model.is_folded:
         raise ValueError(f"{model.name} is exported or folded already: export the run or model that it was made of")
     preprocessing = dataclasses.replace(model.preprocessing, mean=trained.normalize.mean, std=trained.normalize.std)
-    whole = WholeModel(model, preprocessing=preprocessing, layout=settings.layout, dtype=PRECISIONS[settings.precision])
+    dtype = find_engine(settings.engine).dtype_for(settings.precision)
+    whole = WholeModel(model, preprocessing=preprocessing, layout=settings.layout, dtype=dtype)
     return Draft(
         source=model,
         whole=whole,
         size=model.config.size,
         channels=model.config.in_channels,
+        precision=settings.precision,
         multiple=find_multiple(model) if settings.dynamic_size else None,
         metadata=_make_metadata(trained, settings),
     )
@@ -186,25 +195,35 @@ class Exported:
 
 
 def export_trained(
-    trained: Trained,
-    settings: ExportSettings,
-    *,
-    images: ProofImages,
-    source: str,
+    trained: Trained, settings: ExportSettings, *, images: ProofImages, source: str, out: Path, **options: Any
+) -> Exported:
+    """Write an exported folder for the settings' engine; `options` are those of `export_folder`."""
+    find_engine(settings.engine).require()
+    draft = make_draft(trained, settings)
+
+    def write(folder: Path) -> ExportRecord:
+        return write_export(folder, trained, settings, source=source, draft=draft)
+
+    return export_folder(out, write, trained=trained, images=images, **options)
+
+
+def export_folder(
     out: Path,
+    write: Callable[[Path], ExportRecord],
+    *,
+    trained: Trained,
+    images: ProofImages,
     allow_drift: bool = False,
     recipe: str | None = None,
 ) -> Exported:
-    """Write an exported folder, whole or not at all; one that does not agree with its model is refused.
+    """Let `write` fill a folder, prove it, and put it in its place; one that does not agree with the model is refused.
 
-    `images` are those that it is proved on; `recipe` is the text of the recipe of the run that it is of.
+    It is there whole or not at all. `images` are those that it is proved on; `recipe` is the text of the recipe of the
+    run that the model is of.
     """
-    find_engine(settings.engine).require()
     check_target(out)
-    draft = make_draft(trained, settings)
     with replacing_files(out, keeps_others=False) as folder:
-        record = write_export(folder, trained, settings, source=source, draft=draft)
-        record, certificate = seal(folder, record, trained, images=images, allow_drift=allow_drift)
+        record, certificate = seal(folder, write(folder), trained, images=images, allow_drift=allow_drift)
         if recipe is not None:
             write_text(folder / RECIPE_FILE, recipe)
     note_own(out, record)

@@ -50,6 +50,7 @@ class Draft:
     whole: WholeModel
     size: tuple[int, int]  # height and width of images
     channels: int
+    precision: str = "fp32"
     multiple: int | None = None  # sides of images may be any multiple of it; None: they are as `size` says
     metadata: Mapping[str, str] = field(default_factory=dict)  # what the file is to say of itself, where it can
 

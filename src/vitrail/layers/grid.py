@@ -46,7 +46,7 @@ def resample_vectors(values: Tensor, *, old: Grid, new: Grid, mode: str = "bicub
 
 
 def is_symbolic(grid: Grid) -> bool:
-    """Whether an exporter looks on for whom the grid may be any; comparing it would bind it to the one of the moment."""
+    """Whether an exporter looks on, for whom the grid may be any: a comparison would bind it to that of the moment."""
     return any(isinstance(side, torch.SymInt) for side in grid)
 
 

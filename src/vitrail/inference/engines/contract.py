@@ -5,10 +5,12 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from vitrail.inference.export_record import ExportRecord
-from vitrail.inference.whole_model import Draft
+from vitrail.inference.whole_model import PRECISIONS, Draft
+from vitrail.layers.talking_heads import has_native_bfloat16
 
 
 class Engine(ABC):
@@ -23,13 +25,22 @@ class Engine(ABC):
     packages: ClassVar[tuple[str, ...]] = ()  # what must be importable
     extra: ClassVar[str] = ""  # of vitrail that installs them
     may_run_code: ClassVar[bool] = False  # whether opening its files can run code that they hold
-    precisions: ClassVar[tuple[str, ...]] = ("fp32",)  # it can compute in
 
     @classmethod
     def missing(cls) -> str:
         """Why it can't be used here, in words that say what to do; "" where it can."""
         lacking = [package for package in cls.packages if importlib.util.find_spec(package) is None]
         return f"{cls.name} needs {', '.join(lacking)}: pip install 'vitrail[{cls.extra}]'" if lacking else ""
+
+    @classmethod
+    def precisions(cls) -> tuple[str, ...]:
+        """What it can compute in on this machine, with instructions of its own for it."""
+        return ("fp32", "bf16") if has_native_bfloat16() else ("fp32",)
+
+    @classmethod
+    def dtype_for(cls, precision: str) -> torch.dtype:
+        """The type of the graph that it is given for a precision."""
+        return PRECISIONS[precision]
 
     @classmethod
     def require(cls) -> None:

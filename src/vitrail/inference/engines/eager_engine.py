@@ -17,7 +17,6 @@ class EagerEngine(Engine):
     """A folded model that torch computes without a compiler."""
 
     name = "eager"
-    precisions = ("fp32", "fp16", "bf16")
 
     def __init__(self, whole: WholeModel, *, threads: int | None) -> None:
         self.whole, self.threads = whole, threads

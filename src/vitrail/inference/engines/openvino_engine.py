@@ -13,6 +13,7 @@ from torch import Tensor
 from vitrail.inference.engines.contract import Engine
 from vitrail.inference.export_record import ExportRecord
 from vitrail.inference.whole_model import INPUT, Draft
+from vitrail.layers.talking_heads import has_native_bfloat16
 
 FILES = ("model.xml", "model.bin")
 _METADATA = "vitrail"  # the group of runtime information that holds what the file says of itself
@@ -25,6 +26,14 @@ class OpenVinoEngine(Engine):
     packages = ("openvino",)
     extra = "openvino"
 
+    @classmethod
+    def precisions(cls) -> tuple[str, ...]:
+        return ("fp32", "fp16", "bf16") if has_native_bfloat16() else ("fp32", "fp16")
+
+    @classmethod
+    def dtype_for(cls, precision: str) -> torch.dtype:
+        return torch.float32  # the file or the hint says the rest
+
     def __init__(self, compiled: Any, *, outputs: Sequence[str]) -> None:
         self.compiled, self.outputs = compiled, list(outputs)
         self._free: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -35,14 +44,16 @@ class OpenVinoEngine(Engine):
         model = convert(draft)
         for key, text in draft.metadata.items():
             model.set_rt_info(text, [_METADATA, key])
-        openvino.save_model(model, str(folder / FILES[0]), compress_to_fp16=False)
+        openvino.save_model(model, str(folder / FILES[0]), compress_to_fp16=draft.precision == "fp16")
         return FILES
 
     @classmethod
     def open(cls, folder: Path, record: ExportRecord, *, threads: int | None = None) -> "OpenVinoEngine":
         path = folder / next(iter(record.files))
         try:
-            return cls(compile_model(str(path), threads=threads), outputs=list(record.outputs))
+            return cls(
+                compile_model(str(path), threads=threads, precision=record.precision), outputs=list(record.outputs)
+            )
         except RuntimeError as error:
             reason = " ".join(str(error).split())[:200]
             raise ValueError(f"{path} can't be opened by OpenVINO ({reason}): export the model again") from None
@@ -83,15 +94,18 @@ def convert(draft: Draft) -> Any:
     return model
 
 
-def compile_model(model: Any, *, threads: int | None) -> Any:
-    """A model, or the file of one, compiled for single calls that come as fast as they can, in float32."""
+def compile_model(model: Any, *, threads: int | None, precision: str = "fp32") -> Any:
+    """A model, or the file of one, compiled for calls that come one after the other.
+
+    Numbers that are stored in fp16 are computed in float32.
+    """
     openvino = import_openvino()
     from openvino import properties
     from openvino.properties import hint
 
     settings: dict[Any, Any] = {
         hint.performance_mode(): hint.PerformanceMode.LATENCY,
-        hint.inference_precision(): openvino.Type.f32,
+        hint.inference_precision(): openvino.Type.bf16 if precision == "bf16" else openvino.Type.f32,
     }
     if threads is not None:
         settings[properties.inference_num_threads()] = threads

@@ -29,7 +29,6 @@ class ProgramEngine(Engine):
 
     name = "torch"
     may_run_code = True
-    precisions = ("fp32", "fp16", "bf16")
 
     def __init__(
         self, ask: Callable[[Tensor], Sequence[Tensor]], *, outputs: Sequence[str], threads: int | None
