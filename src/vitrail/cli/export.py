@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +42,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--engines", metavar="NAMES", help="engines that --to auto tries (default: all that are installed)"
     )
+    parser.add_argument(
+        "--quantise", choices=("int8",), help="compute in int8 as many layers as --max-loss allows; says what it gains"
+    )
+    parser.add_argument(
+        "--max-loss", type=float, default=0.5, help="points of top-1 that --quantise may lose (default: 0.5)"
+    )
     parser.add_argument("--images", nargs="+", metavar="IMAGE", help="a few images to prove it on, instead of data")
     parser.add_argument(
         "--allow-drift", action="store_true", help="keep an export that does not agree with the model, and mark it"
@@ -56,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     from vitrail.cli.predict import find_images
     from vitrail.inference.certificate import NUM_IMAGES
-    from vitrail.inference.choosing import choose_engines, write_fastest
+    from vitrail.inference.choosing import choose_engines
     from vitrail.inference.exporting import (
         AUTO,
         ExportSettings,
@@ -67,6 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
     )
     from vitrail.inference.passes import keep_source, load_seeing
     from vitrail.inference.proof_images import gather_images
+    from vitrail.inference.quantising import QuantiseSettings, write_fastest, write_quantised
 
     out = Path(str(settings["out"])).expanduser()
     check_target(out)
@@ -82,6 +90,9 @@ def run(arguments: argparse.Namespace) -> int:
         engines = choose_engines(engines, precision=chosen.precision)
     elif engines:
         raise ValueError("--engines says which of them --to auto tries: leave one of both out")
+    quantise = QuantiseSettings(max_loss=arguments.max_loss) if arguments.quantise else None
+    if quantise is not None and chosen.precision != "fp32":
+        raise ValueError("--quantise int8 starts from fp32: leave --precision out")
     source = words[0]
     trained = load_seeing(source, settings)
     limit = read_whole(settings.get("num_images", NUM_IMAGES), "num_images")
@@ -89,10 +100,14 @@ def run(arguments: argparse.Namespace) -> int:
     images = gather_images(trained, source, settings, paths=paths, limit=limit)
     kept = keep_source(source)
     options: dict[str, Any] = {"allow_drift": arguments.allow_drift, "recipe": find_recipe_text(source)}
-    if chosen.engine == AUTO:
+    common: dict[str, Any] = {"images": images, "source": kept, "told": tell}
+    if chosen.engine == AUTO or quantise is not None:
 
         def write(folder: Path) -> "ExportRecord":
-            return write_fastest(folder, trained, chosen, engines=engines, images=images, source=kept, told=tell)
+            if chosen.engine == AUTO:
+                return write_fastest(folder, trained, chosen, engines=engines, quantise=quantise, **common)
+            assert quantise is not None
+            return write_quantised(folder, trained, chosen, quantise, **common)
 
         exported = export_folder(out, write, trained=trained, images=images, **options)
     else:
@@ -111,6 +126,18 @@ def read_engines(text: str | None) -> list[str]:
     return [] if text is None else [name.strip() for name in text.split(",") if name.strip()]
 
 
+def describe_quantised(facts: Mapping[str, Any]) -> Iterator[str]:
+    """What int8 cost and gained, for people."""
+    yield (
+        f"int8: {facts['num_layers'] - len(facts['kept'])} of {facts['num_layers']} layers, {facts['measure']} "
+        f"{facts['before']:.2f} % before, {facts['after']:.2f} % after"
+    )
+    for name, pair in facts["images_per_second"].items():
+        yield f"{name.replace('_', ' of ')}: {pair['before']:.1f} images/s before, {pair['after']:.1f} after"
+    if not facts["is_faster"]:
+        yield "int8 is slower than float32 on this machine: --to auto would not take it"
+
+
 def _show(exported: "Exported", *, is_json: bool) -> None:
     record, certificate = exported.record, exported.certificate
     if is_json:
@@ -124,6 +151,9 @@ def _show(exported: "Exported", *, is_json: bool) -> None:
     print(f"{record.model.name} for {record.engine}, {record.precision}, {size}, in {exported.folder}")
     if record.choice is not None:
         print(f"  the fastest of {len(record.choice['measurements'])} measurements here, with {record.threads} threads")
+    if record.quantised is not None:
+        for line in describe_quantised(record.quantised):
+            print(f"  {line}")
     for line in certificate.lines():
         print(f"  {line}")
     if record.is_drifting:

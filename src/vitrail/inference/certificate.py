@@ -107,7 +107,8 @@ class Certificate:
 
     def complaint(self) -> str:
         """Why an export is refused."""
-        worst = max((*self.outputs.values(), *self.trials), key=lambda one: one.share)
+        judged: list[Distance | Trial] = [*self.outputs.values(), *self.trials]
+        worst = max(judged, key=lambda one: one.share)
         return (
             f"the export does not agree with the model: its answers differ by {worst.largest:.3g}, "
             f"{worst.share:.1e} of the largest number, and {self.tolerance:g} is allowed; nothing was written "
@@ -130,7 +131,7 @@ def certify(trained: Trained, exported: EngineModel, images: ProofImages, *, tol
     for size in odd_sizes(exported):
         pixels = functional.interpolate(images.pixels[:2].float(), size=size, mode="bilinear").round().to(torch.uint8)
         trials.append(_try(ask, exported, pixels))
-    shares = [one.share for one in (*outputs.values(), *trials)]
+    shares = [one.share for one in outputs.values()] + [one.share for one in trials]
     agreement = accuracy = exported_accuracy = None
     num_labels = 0
     if "logits" in wanted:

@@ -2,8 +2,6 @@
 
 import dataclasses
 import logging
-import shutil
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -97,26 +95,3 @@ def pixels_for(record: ExportRecord, images: ProofImages | None, batch: int) -> 
     else:
         pixels = images.pixels[torch.arange(batch) % len(images)]
     return (pixels.permute(0, 2, 3, 1) if given.layout == "nhwc" else pixels).contiguous()
-
-
-def write_fastest(
-    folder: Path,
-    trained: Trained,
-    settings: ExportSettings,
-    *,
-    engines: Sequence[str],
-    images: ProofImages,
-    source: str,
-    batches: Sequence[int] = BATCHES,
-    seconds: float = SECONDS,
-    told: Callable[[str], object] = lambda line: None,
-) -> ExportRecord:
-    """Write the fastest of the engines into a folder, with the measurements in its record."""
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".engines-") as name:
-        candidates = write_candidates(trained, settings, engines=engines, source=source, folder=Path(name))
-        comparison = compare_candidates(candidates, images=images, batches=batches, seconds=seconds, told=told)
-        chosen = candidates[comparison.engine]
-        for path in chosen.folder.iterdir():
-            shutil.move(path, folder / path.name)
-    update = {"threads": comparison.threads, "choice": comparison.describe()}
-    return chosen.record.model_copy(update=update)

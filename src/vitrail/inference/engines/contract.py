@@ -2,6 +2,7 @@
 
 import importlib.util
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -60,6 +61,24 @@ class Engine(ABC):
 
         A file that is none of its own is a ValueError of one line.
         """
+
+    @classmethod
+    def rank_layers(cls, draft: Draft, folder: Path, pixels: Tensor) -> list[str]:
+        """The layers that can be computed in int8, those first that suffer most by it.
+
+        `folder` holds what `write` has written, `pixels` are some real images as they go in.
+        """
+        raise ValueError(f"{cls.name} has no int8 here: export to onnx, openvino or eager with --quantise int8")
+
+    @classmethod
+    def write_int8(
+        cls, draft: Draft, plain: Path, folder: Path, *, pixels: Tensor, kept: Sequence[str]
+    ) -> tuple[str, ...]:
+        """Write the model in int8 into a folder, with ranges by `pixels`; layers that are `kept` stay in float32.
+
+        `plain` is the folder that `write` has filled. Returns the names of the files.
+        """
+        raise NotImplementedError
 
     @abstractmethod
     def __call__(self, images: Tensor) -> dict[str, Tensor]:

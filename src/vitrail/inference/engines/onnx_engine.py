@@ -54,6 +54,21 @@ class OnnxEngine(Engine):
     def open(cls, folder: Path, record: ExportRecord, *, threads: int | None = None) -> "OnnxEngine":
         return cls(open_session(folder / next(iter(record.files)), threads=threads), outputs=list(record.outputs))
 
+    @classmethod
+    def rank_layers(cls, draft: Draft, folder: Path, pixels: Tensor) -> list[str]:
+        from vitrail.inference.engines.onnx_int8 import rank_layers
+
+        return rank_layers(folder / FILE, pixels)
+
+    @classmethod
+    def write_int8(
+        cls, draft: Draft, plain: Path, folder: Path, *, pixels: Tensor, kept: Sequence[str]
+    ) -> tuple[str, ...]:
+        from vitrail.inference.engines.onnx_int8 import quantise_onnx
+
+        quantise_onnx(plain / FILE, folder / FILE, pixels, kept=kept)
+        return (FILE,)
+
     def __call__(self, images: Tensor) -> dict[str, Tensor]:
         found = self.session.run(self.outputs, {INPUT: images.contiguous().numpy()})
         return {name: torch.from_numpy(value) for name, value in zip(self.outputs, found, strict=True)}

@@ -58,6 +58,21 @@ class OpenVinoEngine(Engine):
             reason = " ".join(str(error).split())[:200]
             raise ValueError(f"{path} can't be opened by OpenVINO ({reason}): export the model again") from None
 
+    @classmethod
+    def rank_layers(cls, draft: Draft, folder: Path, pixels: Tensor) -> list[str]:
+        from vitrail.inference.engines.openvino_int8 import rank_layers
+
+        return rank_layers(folder / FILES[0], pixels)
+
+    @classmethod
+    def write_int8(
+        cls, draft: Draft, plain: Path, folder: Path, *, pixels: Tensor, kept: Sequence[str]
+    ) -> tuple[str, ...]:
+        from vitrail.inference.engines.openvino_int8 import quantise_openvino
+
+        quantise_openvino(plain / FILES[0], folder / FILES[0], pixels, kept=kept)
+        return FILES
+
     def __call__(self, images: Tensor) -> dict[str, Tensor]:
         try:
             request = self._free.get_nowait()
