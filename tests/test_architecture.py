@@ -35,7 +35,19 @@ ARROWS: dict[str, set[str]] = {
         *("preview", "explain", "settings", "translation"),
     },
     "inference": {
-        *("storage", "pages", "layers", "models", "heads", "weights", "data", "evaluation", "settings", "tasks"),
+        *(
+            "vitrail",
+            "storage",
+            "pages",
+            "layers",
+            "models",
+            "heads",
+            "weights",
+            "data",
+            "evaluation",
+            "settings",
+            "tasks",
+        ),
         *("training", "translation"),
     },
     "training": {

@@ -9,7 +9,9 @@ from served import build_gallery, encode, save_tiny, serving
 from tiny_runs import run_in
 
 from vitrail.cli import main
+from vitrail.inference.exporting import ExportSettings, export_trained
 from vitrail.inference.packs import pack_run
+from vitrail.inference.proof_images import ProofImages
 from vitrail.inference.trained import load_trained
 from vitrail.serving.fleet import FleetEntry, load_fleet, read_entries
 from vitrail.serving.limits import ServingLimits
@@ -72,6 +74,33 @@ def test_a_gallery_alone_brings_its_model(tmp_path: Path) -> None:
         assert described["galleries"] == ["colours"]
         found = client.post("/v1/models/colours/search", files={"image": encode("cyan", seed=90)})
         assert found.json()["results"][0]["label"] == "cyan"
+
+
+@pytest.mark.parametrize("engine", ["eager", "onnx"])
+def test_an_exported_folder_is_served_as_its_model_is(tmp_path: Path, engine: str) -> None:
+    model = save_tiny(tmp_path / "pets")
+    noise = torch.randint(0, 256, (3, 3, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    export_trained(
+        load_trained(model),
+        ExportSettings(engine=engine),
+        images=ProofImages(noise, torch.tensor([0, 1, 2]), "noise"),
+        source=str(model),
+        out=tmp_path / "fast",
+    )
+    files = [("image", encode("red")), ("image", encode("blue"))]
+    with serving(str(model), str(tmp_path / "fast")) as server, server.client() as client:
+        assert client.get("/v1/models/fast").json()["abilities"] == ["predict", "embed"]
+        first, second = (
+            client.post(f"/v1/models/{name}/predict", files=files).json()["predictions"] for name in ("pets", "fast")
+        )
+        for own, exported in zip(first, second, strict=True):
+            assert [one["class"] for one in own["answers"]] == [one["class"] for one in exported["answers"]]
+            told = [one["probability"] for one in exported["answers"]]
+            assert told == pytest.approx([one["probability"] for one in own["answers"]], abs=1e-4)
+        vectors = [client.post(f"/v1/models/{name}/embed", files=files).json() for name in ("pets", "fast")]
+        torch.testing.assert_close(*(torch.tensor(one["embeddings"]) for one in vectors), rtol=1e-3, atol=1e-4)
+        refused = client.post("/v1/models/fast/explain", files={"image": encode()})
+        assert (refused.status_code, "can't explain; it can: predict, embed" in refused.text) == (404, True)
 
 
 def complaint(capsys: pytest.CaptureFixture[str], *words: str) -> str:

@@ -11,10 +11,12 @@ from typing import NoReturn
 
 import vitrail
 from vitrail.cli import (
+    benchmark,
     check,
     download,
     evaluate,
     explain,
+    export,
     gallery,
     inspect,
     models,
@@ -52,6 +54,8 @@ VERBS = {
     "inspect": inspect,
     "gallery": gallery,
     "pack": pack,
+    "export": export,
+    "benchmark": benchmark,
     "serve": serve,
 }
 

@@ -21,7 +21,7 @@ from vitrail.evaluation.predict import autocast, choose_precision
 from vitrail.explain.attention_rows import find_gaze
 from vitrail.explain.canvas import colour, overlay
 from vitrail.explain.maps import attention_maps, choose_kind, kinds_of
-from vitrail.inference.folding import fold
+from vitrail.inference.folding import as_folded
 from vitrail.inference.passes import Passes
 from vitrail.inference.trained import Trained
 from vitrail.serving.decoding import ShownPicture
@@ -71,7 +71,7 @@ class ServedModel:
         self.device, self.dtype = device, choose_precision("auto", device)
         self.task = find_task(trained.task)
         model = self.trained.model
-        self.fast = fold(model) if is_folded and not model.is_folded else model
+        self.fast = as_folded(model) if is_folded else model
 
     @cached_property
     def abilities(self) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import contextvars
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -116,7 +117,8 @@ class Service:
         async with self._reloading:
             try:
                 keys = None if self._keys_file is None else read_keys(self._keys_file)
-                crew = self._gather(await self._writers.run(self._load))
+                context = contextvars.copy_context()  # with it, what the user has said to trust
+                crew = self._gather(await self._writers.run(context.run, self._load))
             except Exception as error:  # a file that is half written is no reason to stop serving
                 LOGGER.error("not loaded anew: %s", error, extra={"fields": {"event": "reload"}})
                 self.telemetry.reloads.labels("failed").inc()

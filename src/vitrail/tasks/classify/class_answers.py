@@ -9,7 +9,7 @@ from torch import Tensor
 
 from vitrail.data.contract import Dataset
 from vitrail.data.quarantine import Problem
-from vitrail.inference.folding import fold
+from vitrail.inference.folding import as_folded
 from vitrail.inference.passes import Passes
 from vitrail.inference.trained import Trained
 from vitrail.tasks.contract import Answer
@@ -52,7 +52,9 @@ def answer_with_classes(
     trained: Trained, data: Dataset, *, passes: Passes, top: int, note_unread: Callable[[Problem], object]
 ) -> Iterator[ClassAnswer]:
     """The most probable classes of each image that can be read, in the order of the data."""
-    for logits, batch in passes.ask(dataclasses.replace(trained, model=fold(trained.model)), note_unread=note_unread):
+    for logits, batch in passes.ask(
+        dataclasses.replace(trained, model=as_folded(trained.model)), note_unread=note_unread
+    ):
         yield from name_probable(trained, logits, places=[data.locate(at) for at in batch.indices.tolist()], top=top)
 
 

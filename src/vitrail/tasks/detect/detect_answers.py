@@ -17,7 +17,7 @@ from vitrail.data.loader import Loader
 from vitrail.data.quarantine import NotingQuarantine, Problem
 from vitrail.data.sampler import Sampler
 from vitrail.heads.mask_rcnn import Detector
-from vitrail.inference.folding import fold
+from vitrail.inference.folding import as_folded
 from vitrail.inference.passes import Passes
 from vitrail.inference.trained import Trained
 from vitrail.settings.dense import FitSettings
@@ -121,7 +121,7 @@ def answer_with_objects(
         quarantine=NotingQuarantine(note_unread),
         pin_memory=passes.device.type == "cuda",
     )
-    model = (trained.model if trained.model.is_folded else fold(trained.model)).to(passes.device)
+    model = as_folded(trained.model).to(passes.device)
     found = ask(model, loader.epoch(0), normalize=trained.normalize, device=passes.device, dtype=passes.dtype)
     for answer in found:
         yield ObjectsAnswer(

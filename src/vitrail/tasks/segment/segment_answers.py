@@ -17,7 +17,7 @@ from vitrail.data.loader import Loader
 from vitrail.data.quarantine import NotingQuarantine, Problem
 from vitrail.data.sampler import Sampler
 from vitrail.evaluation.segmenting import Looking, Segmenter, segment
-from vitrail.inference.folding import fold
+from vitrail.inference.folding import as_folded
 from vitrail.inference.passes import Passes
 from vitrail.inference.trained import Trained
 from vitrail.storage import write_text, write_whole
@@ -101,7 +101,7 @@ def answer_with_masks(
         quarantine=NotingQuarantine(note_unread),
         pin_memory=passes.device.type == "cuda",
     )
-    model = (trained.model if trained.model.is_folded else fold(trained.model)).to(passes.device)
+    model = as_folded(trained.model).to(passes.device)
     names = trained.class_names
     segmenter = Segmenter(
         model,
