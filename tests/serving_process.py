@@ -3,7 +3,7 @@
 import re
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import httpx
 from warm import WarmProcess
@@ -50,6 +50,7 @@ def started(*words: str) -> Iterator[ServingProcess]:
         yield process
     finally:
         process.client.close()
-        if process.poll() is None:
-            process.kill()
+        with suppress(ProcessLookupError):  # it may have been killed a moment ago
+            if process.poll() is None:
+                process.kill()
         process.communicate(30.0)
