@@ -11,10 +11,12 @@ from typing import NoReturn
 
 import vitrail
 from vitrail.cli import (
+    benchmark,
     check,
     download,
     evaluate,
     explain,
+    export,
     gallery,
     inspect,
     models,
@@ -26,6 +28,7 @@ from vitrail.cli import (
     probe,
     recipes,
     retrieve,
+    serve,
     train,
     translate,
 )
@@ -51,6 +54,9 @@ VERBS = {
     "inspect": inspect,
     "gallery": gallery,
     "pack": pack,
+    "export": export,
+    "benchmark": benchmark,
+    "serve": serve,
 }
 
 _TRUST = "--trust"

@@ -288,10 +288,10 @@ def _plain(stem: str) -> str:
 
 def _score(source: str, trained: "Trained", look: _Look, settings: Mapping[str, Any], *, is_json: bool) -> int:
     """The mean of every measure, for the model's maps and for the floors."""
-    import vitrail
     from vitrail.explain.masks import find_masks
     from vitrail.explain.measure import choose_places, measure
     from vitrail.explain.score import NUM_STEPS
+    from vitrail.inference.folding import as_folded
 
     if "mixing" in look.kinds:
         raise ValueError("rows of a cross-patch matrix say nothing about an image: score kind=gradient")
@@ -313,7 +313,7 @@ def _score(source: str, trained: "Trained", look: _Look, settings: Mapping[str, 
 
     with show_progress("score", total=len(places)) as advance:
         scores = measure(
-            vitrail.fold(trained.model),  # the curves ask it hundreds of times an image; maps are of the model itself
+            as_folded(trained.model),  # the curves ask it hundreds of times an image; maps are of the model itself
             data,
             look=look,
             view=trained.view,

@@ -378,7 +378,7 @@ class _Answers:
     def _run_classifier(self, data: "Dataset", level: str) -> "Tensor | None":
         import torch
 
-        import vitrail
+        from vitrail.inference.folding import as_folded
 
         trained, classes = self.trained, data.level(level).classes
         known = trained.classes
@@ -387,7 +387,7 @@ class _Answers:
         order = torch.tensor([known.index(name) for name in classes])
         table = torch.zeros(len(data), len(classes))
         passes = Passes(data, level, self.task.settings)
-        model = dataclasses.replace(trained, model=vitrail.fold(trained.model))
+        model = dataclasses.replace(trained, model=as_folded(trained.model))
         title = f"{self.name}: classifier on {data.split}"
         for logits, batch in passes.answers(model, title=title, note_unread=lambda problem: None):
             table[batch.indices] = logits.softmax(dim=1).cpu()[:, order]

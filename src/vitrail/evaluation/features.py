@@ -53,6 +53,7 @@ class Embedder(nn.Module):
         self.model = model
         self.training = model.training  # else evaluating would leave the model in training mode
         self.reads_patches = isinstance(model.head, PerClassClassifier)
+        self.uses_all_cores = model.uses_all_cores
 
     def forward(self, images: Tensor) -> Tensor:  # [batch, channels, height, width] -> [batch, dim]
         if self.reads_patches:

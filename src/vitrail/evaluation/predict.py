@@ -61,7 +61,7 @@ def predict(
 
     The model is put into eval mode and back. The caller's code runs in neither inference mode nor autocast. A CPU
     computes `num_lanes` batches at a time, one on each core; None: as many as torch has threads. A single batch is
-    divided among torch's threads instead.
+    divided among torch's threads instead, and so is every batch of a model that `uses_all_cores`.
     """
 
     def answer(batch: ImageBatch) -> Tensor:
@@ -71,7 +71,7 @@ def predict(
 
     iterator = iter(batches)
     first = list(itertools.islice(iterator, 2))
-    if device.type != "cpu" or len(first) < 2:
+    if device.type != "cpu" or len(first) < 2 or getattr(model, "uses_all_cores", False):
         num_lanes = 1
     was_training = model.training
     model.eval()

@@ -178,9 +178,9 @@ def segment(
 
     iterator = iter(batches)
     first = list(itertools.islice(iterator, 2))
-    if segmenter.device.type != "cpu" or len(first) < 2:
-        num_lanes = 1
     model = segmenter.model
+    if segmenter.device.type != "cpu" or len(first) < 2 or model.uses_all_cores:
+        num_lanes = 1
     was_training = model.training
     model.eval()
     done: deque[PixelBatch] = deque()

@@ -113,6 +113,11 @@ class EmbeddingModel(AroundTrunk):
         prediction = None if self.predictor is None else self.predictor(projection)
         return Embedded(vectors, projection, prediction, logits)
 
+    def outputs(self, images: Tensor) -> dict[str, Tensor]:
+        vectors = self.trunk_vectors(images)
+        logits = {"logits": self.head(vectors.unsqueeze(1))} if self.config.num_classes else {}
+        return {**logits, "embedding": self.embedding_of(vectors)}
+
     def forward_whole(self, images: Tensor) -> Tensor:
         vectors = self.trunk.features(images).summary.flatten(1)
         embedding = self.embedding_of(vectors)

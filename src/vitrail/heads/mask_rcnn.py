@@ -182,6 +182,10 @@ class Detector(AroundTrunk):
             return answers
         return {name: torch.stack([answer[name] for answer in answers]) for name in answers[0]}
 
+    def outputs(self, images: Tensor) -> dict[str, Tensor]:
+        """Refused: boxes of as many objects as there are, kept by suppression, are no tensor of one shape."""
+        raise ValueError("a detector can't be exported: what it finds has another number of objects for every image")
+
     def _judge(self, images: Tensor, *, shapes: list[tuple[int, int]], targets: Targets | None) -> list[Any]:
         """Losses by name, or detections, of each of some images of one size."""
         features = self.feature_maps(images)

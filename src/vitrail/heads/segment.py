@@ -113,6 +113,10 @@ class SegmentModel(AroundTrunk):
         answer = self(images)
         return answer.logits if isinstance(answer, Segmented) else answer
 
+    def outputs(self, images: Tensor) -> dict[str, Tensor]:
+        """Logits on the grid of the head, [batch, classes, height, width]."""
+        return {"logits": self.forward_whole(images)}
+
     def features(self, images: Tensor, *, levels: Sequence[int] = ()) -> Features:
         return self.trunk.features(images, levels=levels)
 

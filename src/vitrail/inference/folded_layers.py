@@ -18,6 +18,8 @@ def add_to(x: Tensor, update: Tensor) -> Tensor:
 
 def add_product(x: Tensor, hidden: Tensor, layer: nn.Linear) -> Tensor:
     """x + layer(hidden), in one product on a CPU: it adds to the sum of x and the bias."""
+    if not isinstance(layer, nn.Linear) or layer._forward_hooks:  # one of bytes has no weights; one is watched
+        return add_to(x, layer(hidden))
     weight, bias = layer.weight, layer.bias
     is_of_one_type = x.dtype == hidden.dtype == weight.dtype  # autocast changes types
     if x.device.type != "cpu" or bias is None or not is_of_one_type or is_recorded():

@@ -57,6 +57,11 @@ def fold(model: Model) -> Model:
     return outer
 
 
+def as_folded(model: Model) -> Model:
+    """The model folded; itself where it is so already, or where an engine computes it."""
+    return model if model.is_folded else fold(model)
+
+
 def emulates(dtype: torch.dtype, *, device: torch.device) -> bool:
     """Whether a device has no arithmetic of its own for a type."""
     if device.type != "cpu":

@@ -5,11 +5,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vitrail.inference.trained import TASK_FILE, load_trained, read_description
+from vitrail.models.contract import Model
 from vitrail.settings.text import read_recipe, stage_of
 from vitrail.tasks.images.initial_weights import locate_weights
 from vitrail.training.runs.run_folder import RunFolder
-from vitrail.weights.pack import TENSORS_FILE, Pack, check_replaceable, tensors_of_trunk, write_pack
+from vitrail.weights.pack import (
+    PACK_FILE,
+    TENSORS_FILE,
+    Pack,
+    check_replaceable,
+    read_pack,
+    tensors_of_trunk,
+    write_pack,
+)
 from vitrail.weights.pretrained import read_named
+from vitrail.weights.save import build
 
 PACK_FOLDER = "pack"  # in the folder of a run
 
@@ -65,3 +75,19 @@ def find_trunk(folder: Path) -> str:
         raise ValueError(f"{folder} began from scratch (no init=): there is no trunk to share, its model is in model/")
     named = read_named(model.init, model=model.name)
     return model.init if named is None else str(named)
+
+
+def load_shared_trunk(pack: str | os.PathLike[str], *, trunk: str | None = None) -> Model:
+    """The trunk of a pack as a loaded model, which `load_pack` makes models of that read its memory.
+
+    What always lies in packs (the classifier, and tensors of a grid of another size) has no meaning in it.
+    """
+    folder = Path(pack).expanduser()
+    content = read_pack(folder)
+    model = build(content.model, label=str(folder), file=PACK_FILE).trunk
+    place = locate_weights(trunk or content.trunk)
+    found = tensors_of_trunk(place, model=model)
+    state = model.state_dict()
+    fitting = {name: value for name, value in found.items() if name in state and value.shape == state[name].shape}
+    model.load_state_dict({**state, **fitting})
+    return model.requires_grad_(False).eval()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from vitrail.settings.recipe import Recipe
 
 MODEL_HELP = (
-    "a folder of a run, a model or a pack; a name such as deit_tiny, cait_s24@384, deit3_base@384,in22k, "
+    "a folder of a run, a model, an export or a pack; a name such as deit_tiny, cait_s24@384, deit3_base@384,in22k, "
     "timm/resnet50.a1_in1k or NAME init=FILE; or hf://OWNER/NAME"
 )
 KEYS = ("data", "split", "level", "image_size", "crop_ratio", "batch_size", "workers", "precision", "device", "trunk")
@@ -74,9 +74,9 @@ class Passes:
 def folded(trained: "Trained") -> "tuple[Trained, bool]":
     """The model in its fastest form; one with two heads gives the answers of both, [batch, 2, classes], and True."""
     from vitrail.evaluation.heads import SeparateHeads
-    from vitrail.inference.folding import fold
+    from vitrail.inference.folding import as_folded
 
-    model = fold(trained.model)
+    model = as_folded(trained.model)
     is_double = model.has_two_heads
     return dataclasses.replace(trained, model=SeparateHeads(model) if is_double else model), is_double
 
@@ -236,16 +236,19 @@ def is_named(source: str) -> bool:
 
 
 def find_recipe(source: str) -> "Recipe | None":
-    """The last stage of the run, where there is one."""
+    """The last stage of the run, or of the run that was exported, where there is one."""
     from pathlib import Path
 
+    from vitrail.inference.export_record import RECIPE_FILE, is_exported
     from vitrail.settings.text import read_recipe, stage_of
     from vitrail.training.runs.run_folder import RunFolder
 
-    folder = RunFolder(Path(source).expanduser())
-    if not folder.is_begun:
+    place = Path(source).expanduser()
+    folder = RunFolder(place)
+    file = place / RECIPE_FILE if is_exported(place) else folder.recipe_file
+    if not file.is_file() and not folder.is_begun:
         return None
-    recipe = read_recipe(folder.recipe_file)
+    recipe = read_recipe(file)
     return stage_of(recipe, recipe.num_stages - 1)
 
 
@@ -280,7 +283,7 @@ def _crop_ratio(value: Any) -> float | None:
 def make_extraction(trained: "Trained", passes: Passes) -> "Extraction":
     """What makes embeddings of images with a model, as these passes are to be made."""
     from vitrail.evaluation.features import Extraction
-    from vitrail.inference.folding import fold
+    from vitrail.inference.folding import as_folded
 
     return Extraction(
         trained.model,
@@ -290,7 +293,7 @@ def make_extraction(trained: "Trained", passes: Passes) -> "Extraction":
         dtype=passes.dtype,
         batch_size=passes.batch_size,
         workers=passes.workers,
-        faster=fold(trained.model),
+        faster=as_folded(trained.model),
     )
 
 

@@ -1,10 +1,9 @@
 """A trained model with all that is needed to use it: its classes and how images are prepared for it."""
 
-import dataclasses
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,8 @@ from vitrail.data.quarantine import NotingQuarantine, Problem
 from vitrail.data.sampler import Sampler
 from vitrail.data.sources.given import AnyImage, GivenImages
 from vitrail.evaluation.predict import predict
+from vitrail.inference.export_record import EXPORT_FILE, is_exported
+from vitrail.inference.exported import KeepBytes, load_engine_model
 from vitrail.models.contract import AnyModel, Model
 from vitrail.settings.image_recipe import ImageRecipe
 from vitrail.settings.own import is_own
@@ -40,6 +41,7 @@ from vitrail.weights.save import CONFIG_FILE, load_any_model
 
 _LOGGER = logging.getLogger(__name__)
 TASK_FILE = "task.json"
+SYNONYMS = "synonyms"  # a key of it in an export: indices of classes by other names
 CLASSES_FILE = "classes.json"  # what models had in its place before
 _SHOWN = 80  # letters of a text that came from a file, in messages
 
@@ -121,8 +123,7 @@ class Trained:
         """
         from vitrail.inference.passes import Passes
 
-        is_several = isinstance(images, (list, tuple)) or (isinstance(images, Tensor) and images.ndim == 4)
-        given: list[Any] = list(images) if is_several else [images]  # type: ignore[arg-type]
+        given, is_several = _as_several(images)
         if not given:
             return []
         if top < 1:
@@ -134,6 +135,21 @@ class Trained:
         answers = list(found)
         return answers if is_several else answers[0]
 
+    def embed(
+        self, images: AnyImage | Sequence[AnyImage], *, batch_size: int = 32, device: str = "auto"
+    ) -> Tensor:  # [images, dim]; of one alone [dim]
+        """The embeddings of images, float32, as galleries and probes read them; what `predict` takes is taken here."""
+        from vitrail.evaluation.features import embed
+        from vitrail.inference.passes import Passes, make_extraction
+
+        given, is_several = _as_several(images)
+        data = GivenImages(given)
+        passes = Passes(data, None, {"device": device, "batch_size": batch_size, "workers": 0})
+        found = embed(make_extraction(self, passes), data)
+        for problem in found.unread:
+            _refuse(problem)
+        return found.vectors if is_several else found.vectors[0]
+
     def __repr__(self) -> str:
         size = self.view.image_size
         classes = f"{self.num_classes} classes" if self.num_classes else "embeddings"
@@ -143,20 +159,20 @@ class Trained:
         """The trunk of an embedding model, which has no classes; any other model as it is."""
         if self.model.trunk is self.model:
             return self
-        return dataclasses.replace(self, model=self.model.trunk, classes=None, coarse=None)
+        return replace(self, model=self.model.trunk, classes=None, coarse=None)
 
     def seeing(self, *, image_size: ImageSize | None = None, crop_ratio: float | None = None) -> "Trained":
         """The same model for pictures of another size (positions are resized, thesis 3.4.5) or crop ratio."""
-        view = dataclasses.replace(
+        view = replace(
             self.view,
             image_size=self.view.image_size if image_size is None else image_size,
             crop_ratio=self.view.crop_ratio if crop_ratio is None else crop_ratio,
         )
-        return dataclasses.replace(self, view=view, model=self.model.resized(view.image_size))
+        return replace(self, view=view, model=self.model.resized(view.image_size))
 
 
 def load_trained(source: str | os.PathLike[str], *, trunk: str | None = None) -> Trained:
-    """The model of a run's folder, of a folder that `save_model` wrote, of a pack, of `hf://owner/name`, or by name.
+    """The model of a run, of a folder that `save_model` or `vitrail export` wrote, of a pack, of the hub, or by name.
 
     Names are those of published weights, such as `deit_tiny`, `cait_s24@384`, `deit3_base@384,in22k` or
     `timm/resnet50.a1_in1k`, or of a model with a file of weights, `deit_tiny init=FILE`; a folder that is there goes
@@ -181,6 +197,8 @@ def load_whatever(source: str | os.PathLike[str], *, trunk: str | None = None) -
         return load_pack(trunk, text)
     if trunk is not None:
         raise ValueError(f"{text} is no pack: it has no trunk=")
+    if is_exported(folder):
+        return load_exported(folder)
     if not text.startswith(HUB_PREFIX) and not folder.exists():
         from vitrail.inference.named import load_by_name, read_name  # which makes what this file describes
 
@@ -194,6 +212,24 @@ def load_whatever(source: str | os.PathLike[str], *, trunk: str | None = None) -
     return make_trained(loaded.model, loaded.description, label=loaded.label, image_size=size)
 
 
+def load_exported(folder: str | os.PathLike[str], *, threads: int | None = None) -> Trained:
+    """The model of a folder that `vitrail export` wrote, which its engine computes.
+
+    `threads` are those of one call; None: those that the export names, or as the engine thinks best.
+    """
+    place = Path(folder).expanduser()
+    model, description = load_engine_model(place, threads=threads), read_description(place)
+    trained = make_trained(model, description, label=str(folder))
+    with content_of(f"{folder}: {TASK_FILE}", remedy="export the model again"):
+        synonyms = {str(name): int(place) for name, place in (description or {}).get(SYNONYMS, {}).items()}
+        if not all(0 <= place < trained.num_classes for place in synonyms.values()):
+            raise ValueError(f"{SYNONYMS} names classes that there are not")
+    if trained.model.is_dense:  # its images are resized and padded after they are normalised
+        return replace(trained, synonyms=synonyms)
+    normalize = KeepBytes(mean=trained.normalize.mean, std=trained.normalize.std)
+    return replace(trained, synonyms=synonyms, normalize=normalize)
+
+
 def load_parts(text: str) -> Loaded:
     """The model of a run's folder, of one that `save_model` wrote or of the hub, and what lies beside it."""
     if text.startswith(HUB_PREFIX):
@@ -204,7 +240,8 @@ def load_parts(text: str) -> Loaded:
         return _load_run(run)
     if not (folder / CONFIG_FILE).is_file():
         raise ValueError(
-            f"{text} holds neither a run (recipe.yaml), a saved model ({CONFIG_FILE}) nor a pack ({PACK_FILE}); "
+            f"{text} holds neither a run (recipe.yaml), a saved model ({CONFIG_FILE}), a pack ({PACK_FILE}) nor an "
+            f"export ({EXPORT_FILE}); "
             "bare weights are read with vitrail.load_weights into a model, which vitrail.save_model makes a folder of"
         )
     return Loaded(load_any_model(folder), read_description(folder), text)
@@ -306,6 +343,12 @@ def fetch_description(address: str) -> dict[str, Any] | None:
         except ValueError as error:
             _LOGGER.info("the classes have no names: %s", error)
     return None
+
+
+def _as_several(images: AnyImage | Sequence[AnyImage]) -> tuple[list[Any], bool]:
+    """Images as a list, and whether they were several."""
+    is_several = isinstance(images, (list, tuple)) or (isinstance(images, Tensor) and images.ndim == 4)
+    return (list(images), True) if is_several else ([images], False)  # type: ignore[arg-type]
 
 
 def _refuse(problem: Problem) -> None:

@@ -36,13 +36,18 @@ def resample_vectors(values: Tensor, *, old: Grid, new: Grid, mode: str = "bicub
     Bicubic keeps the norm of the vectors, which bilinear shrinks (thesis 3.4.5). "antialiased" is what timm does:
     bicubic too, with averages where the grid is coarser. Computed in float32.
     """
-    if old == new:
+    if not is_symbolic(new) and old == new:
         return values
     maps = values.float().unflatten(1, old).permute(0, 3, 1, 2)
     is_averaged = mode == "antialiased"
     filter_name = "bicubic" if is_averaged else mode
     maps = functional.interpolate(maps, size=new, mode=filter_name, align_corners=False, antialias=is_averaged)
     return maps.flatten(2).transpose(1, 2).to(values.dtype)
+
+
+def is_symbolic(grid: Grid) -> bool:
+    """Whether an exporter looks on, for whom the grid may be any: a comparison would bind it to that of the moment."""
+    return any(isinstance(side, torch.SymInt) for side in grid)
 
 
 @lru_cache(maxsize=4)

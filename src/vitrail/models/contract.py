@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from vitrail.layers.classifier import DistilledClassifier
+from vitrail.layers.classifier import DistilledClassifier, PerClassClassifier
 from vitrail.layers.grid import Grid
 from vitrail.layers.pooling import ClassStage
 from vitrail.models.config import ModelConfig, height_and_width
@@ -127,7 +127,8 @@ class Model(AnyModel):
     own_settings: Mapping[str, Any] | None = None  # what a user's own function made it of
     is_folded: bool = False  # set by fold
     is_ours_alone: ClassVar[bool] = False  # whether no other library has names for its weights
-    is_dense: ClassVar[bool] = False  # whether answers are about places in an image and not about the image
+    is_dense: bool = False  # whether answers are about places in an image and not about the image
+    uses_all_cores: bool = False  # whether one batch at a time is the fastest on a CPU: it divides the work itself
     foreign: ClassVar[str | None] = None  # the child whose layers and names of weights are another library's
 
     def __init__(self, config: ModelConfig) -> None:
@@ -156,6 +157,18 @@ class Model(AnyModel):
     def features(self, images: Tensor, *, levels: Sequence[int] = ()) -> Features:
         """Summary tokens and the map of patches; `levels` are indices of blocks whose maps are wanted too."""
         raise NotImplementedError
+
+    def outputs(self, images: Tensor) -> dict[str, Tensor]:
+        """All that the model says in eval mode, in one pass: `logits` where it has a classifier, and the `embedding`.
+
+        The embedding [batch, dim] is what galleries and probes read (`evaluation.features.Embedder`).
+        """
+        if isinstance(self.head, PerClassClassifier):
+            features = self.features(images)
+            return {"logits": self.head(features.summary), "embedding": features.patches.mean(dim=(2, 3))}
+        summary = self.summarize(images)
+        found = {"embedding": summary.flatten(1)}
+        return {"logits": self.head(summary), **found} if self.config.num_classes else found
 
     def masked_patches(self, images: Tensor, *, masks: Tensor, token: Tensor) -> Tensor:
         """The patches of `features` with a token [stem_dim] in place of those, behind the stem, that are masked.
@@ -246,6 +259,11 @@ class Model(AnyModel):
     def takes_any_patches(self) -> bool:
         """Whether the blocks take any number of patches, so that masked ones can be left out."""
         return False
+
+    @property
+    def gives_embeddings(self) -> bool:
+        """Whether it has an embedding of an image as a whole."""
+        return not self.is_dense
 
     @property
     def has_two_heads(self) -> bool:

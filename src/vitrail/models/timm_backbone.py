@@ -141,6 +141,13 @@ class TimmBackbone(Model):
         output = self.backbone.forward_features(images)
         return self.pool(output, None if self.class_stage is None else self.as_maps(output, images))
 
+    def outputs(self, images: Tensor) -> dict[str, Tensor]:
+        if not self.config.has_own_classifier or not self.config.num_classes:
+            return super().outputs(images)
+        self.check_images(images)
+        output = self.backbone.forward_features(images)
+        return {"logits": self.backbone.forward_head(output), "embedding": self.pool(output, None).flatten(1)}
+
     def features(self, images: Tensor, *, levels: Sequence[int] = ()) -> Features:
         wanted = self.check_levels(levels)
         self.check_images(images)

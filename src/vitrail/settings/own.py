@@ -46,6 +46,11 @@ def trusting_files() -> Iterator[None]:
         _trusts_files.reset(token)
 
 
+def are_files_trusted() -> bool:
+    """Whether files may name code, or hold some."""
+    return _trusts_files.get()
+
+
 def allowed_texts() -> str:
     """What may be imported, as the environment variable has it: for processes that this one starts."""
     given = os.environ.get(ENVIRONMENT_VARIABLE, "").split(",")

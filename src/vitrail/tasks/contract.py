@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -19,6 +20,8 @@ from vitrail.settings.text import change
 from vitrail.tasks.site import Site
 
 if TYPE_CHECKING:
+    from PIL.Image import Image
+
     from vitrail.inference.passes import Passes
     from vitrail.inference.trained import Loaded, Trained
 
@@ -270,6 +273,8 @@ class Task(ABC, Generic[B]):
     signals: ClassVar[tuple[Measure, ...]] = ()  # of the parts of losses, by name, those that the report draws
     counted: ClassVar[str] = "images"  # what batch_size, micro-batches and speeds count
     counts_of_sample: ClassVar[int] = 1  # how many of these a usual sample has
+    answering: ClassVar[str | None] = None  # the verb for what models of it do with an image: predict, segment ...
+    answers_by_logits: ClassVar[bool] = False  # whether its answer about an image is `read_logits` of the whole image
 
     def __init__(self, recipe: Any, site: Site) -> None:
         self.recipe, self.site = recipe, site
@@ -385,6 +390,16 @@ class Task(ABC, Generic[B]):
     ) -> Iterator[Answer]:
         """What a trained model says about each sample of data that has no labels."""
         raise ValueError(f"a model of the task {trained.task} does not answer about single images")
+
+    @classmethod
+    def read_logits(cls, trained: "Trained", logits: Tensor, *, places: Sequence[str], top: int) -> list[Answer]:
+        """What logits [images, classes] say about images at these places, where `answers_by_logits`."""
+        raise ValueError(f"a model of the task {trained.task} does not answer by logits")
+
+    @classmethod
+    def draw_answer(cls, answer: Answer, *, trained: "Trained", pixels: np.ndarray) -> dict[str, "Image"]:
+        """Pictures of an answer by name, such as an overlay, on uint8 pixels [3, height, width] of the image."""
+        return {}
 
     @classmethod
     def keep(cls, answers: Iterator[Answer], *, trained: "Trained", data: Dataset, folder: Path) -> Iterator[Answer]:

@@ -50,6 +50,26 @@ class GivenImages(Dataset):
         return printable(os.path.abspath(os.path.expanduser(image)))
 
 
+class EncodedImages(Dataset):
+    """Images that lie in memory as their files would, without labels."""
+
+    def __init__(self, images: Sequence[bytes]) -> None:
+        self.name, self.split = "images", "given"
+        self.levels = {}
+        self.images = images
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def read(self, index: int) -> bytes:
+        """The bytes of the file."""
+        return self.images[index]
+
+    def locate(self, index: int) -> str:
+        """The image's place among those given."""
+        return f"image {index}"
+
+
 def as_pixels(image: Tensor) -> np.ndarray:
     """uint8 pixels [height, width, 3] of a tensor [3, height, width] or [height, width] of bytes, or of 0 ... 1."""
     if image.ndim == 2:

@@ -1,13 +1,15 @@
 """What a classifier says about images: the most probable classes of each."""
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from torch import Tensor
+
 from vitrail.data.contract import Dataset
 from vitrail.data.quarantine import Problem
-from vitrail.inference.folding import fold
+from vitrail.inference.folding import as_folded
 from vitrail.inference.passes import Passes
 from vitrail.inference.trained import Trained
 from vitrail.tasks.contract import Answer
@@ -50,10 +52,18 @@ def answer_with_classes(
     trained: Trained, data: Dataset, *, passes: Passes, top: int, note_unread: Callable[[Problem], object]
 ) -> Iterator[ClassAnswer]:
     """The most probable classes of each image that can be read, in the order of the data."""
+    for logits, batch in passes.ask(
+        dataclasses.replace(trained, model=as_folded(trained.model)), note_unread=note_unread
+    ):
+        yield from name_probable(trained, logits, places=[data.locate(at) for at in batch.indices.tolist()], top=top)
+
+
+def name_probable(trained: Trained, logits: Tensor, *, places: Sequence[str], top: int) -> list[ClassAnswer]:
+    """The most probable classes by logits [images, classes] of images at these places."""
     names = trained.class_names
-    top = min(top, len(names))
-    for logits, batch in passes.ask(dataclasses.replace(trained, model=fold(trained.model)), note_unread=note_unread):
-        probabilities = logits.sigmoid() if trained.is_multiple else logits.softmax(dim=1)
-        values, indices = (column.tolist() for column in probabilities.topk(top, dim=1))
-        for place, row, of_row in zip(batch.indices.tolist(), indices, values, strict=True):
-            yield ClassAnswer(data.locate(place), tuple(names[index] for index in row), tuple(of_row))
+    probabilities = logits.sigmoid() if trained.is_multiple else logits.softmax(dim=1)
+    values, indices = (column.tolist() for column in probabilities.topk(min(top, len(names)), dim=1))
+    return [
+        ClassAnswer(place, tuple(names[index] for index in row), tuple(of_row))
+        for place, row, of_row in zip(places, indices, values, strict=True)
+    ]

@@ -1,14 +1,16 @@
 """What tasks share whose models answer with classes: how they are measured, what they say of a file, and the report."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import ClassVar
+
+from torch import Tensor
 
 from vitrail.data.contract import Dataset
 from vitrail.data.quarantine import Problem
 from vitrail.inference.passes import Passes
 from vitrail.inference.trained import Trained
 from vitrail.pages.frame import PageSection
-from vitrail.tasks.classify.class_answers import answer_with_classes
+from vitrail.tasks.classify.class_answers import answer_with_classes, name_probable
 from vitrail.tasks.classify.measures import MEASURES
 from vitrail.tasks.classify.report.sections import answer_remarks, answer_sections
 from vitrail.tasks.classify.trained_evaluation import evaluate_classifier
@@ -22,6 +24,8 @@ class ClassTask(ImageTask):
     """A task on images that is measured by the classes its model answers with."""
 
     measures: ClassVar[tuple[Measure, ...]] = MEASURES
+    answering: ClassVar[str | None] = "predict"
+    answers_by_logits: ClassVar[bool] = True
 
     @classmethod
     def evaluate(cls, request: EvaluationRequest) -> Evaluation:
@@ -34,6 +38,11 @@ class ClassTask(ImageTask):
     ) -> Iterator[Answer]:
         """The most probable classes of each image."""
         return answer_with_classes(trained, data, passes=passes, top=top, note_unread=note_unread)
+
+    @classmethod
+    def read_logits(cls, trained: Trained, logits: Tensor, *, places: Sequence[str], top: int) -> list[Answer]:
+        """The most probable classes of each image."""
+        return [*name_probable(trained, logits, places=places, top=top)]
 
     @classmethod
     def sections(cls, run: RunReader) -> Iterator[PageSection]:

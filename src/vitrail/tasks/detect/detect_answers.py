@@ -17,7 +17,7 @@ from vitrail.data.loader import Loader
 from vitrail.data.quarantine import NotingQuarantine, Problem
 from vitrail.data.sampler import Sampler
 from vitrail.heads.mask_rcnn import Detector
-from vitrail.inference.folding import fold
+from vitrail.inference.folding import as_folded
 from vitrail.inference.passes import Passes
 from vitrail.inference.trained import Trained
 from vitrail.settings.dense import FitSettings
@@ -121,12 +121,21 @@ def answer_with_objects(
         quarantine=NotingQuarantine(note_unread),
         pin_memory=passes.device.type == "cuda",
     )
-    model = (trained.model if trained.model.is_folded else fold(trained.model)).to(passes.device)
+    model = as_folded(trained.model).to(passes.device)
     found = ask(model, loader.epoch(0), normalize=trained.normalize, device=passes.device, dtype=passes.dtype)
     for answer in found:
         yield ObjectsAnswer(
             data.locate(answer.place), answer.place, answer.size, answer.objects, trained.class_names, top
         )
+
+
+def draw_found(answer: Answer, *, trained: Trained, pixels: np.ndarray) -> Image.Image:
+    """The objects of an answer that the detector is sure of, over the image, uint8 [3, height, width]."""
+    assert isinstance(answer, ObjectsAnswer)
+    names = trained.class_names
+    sure = tuple(one for one in answer.objects if one.score >= SURE)
+    image = Image.fromarray(np.ascontiguousarray(pixels.transpose(1, 2, 0)))
+    return draw_objects(image, sure, classes=names, colours=make_colours(len(names)))
 
 
 def keep_objects(
@@ -135,7 +144,6 @@ def keep_objects(
     """The answers as they come; of each a picture and a file of YOLO's text is left, and of all a COCO file."""
     names = trained.class_names
     ids = trained.description.get("category_ids") or range(1, len(names) + 1)
-    colours = make_colours(len(names))
     for part in (OVERLAYS, LABELS):
         (folder / part).mkdir(parents=True, exist_ok=True)
     images: list[dict[str, Any]] = []
@@ -144,9 +152,8 @@ def keep_objects(
     for answer in answers:
         assert isinstance(answer, ObjectsAnswer)
         stem = _unique(Path(answer.place).stem, taken)
-        image = Image.fromarray(open_image(data.read(answer.index)).pixels().permute(1, 2, 0).numpy())
-        sure = tuple(one for one in answer.objects if one.score >= SURE)
-        write_picture(folder / OVERLAYS / f"{stem}.png", draw_objects(image, sure, classes=names, colours=colours))
+        pixels = open_image(data.read(answer.index)).pixels().numpy()
+        write_picture(folder / OVERLAYS / f"{stem}.png", draw_found(answer, trained=trained, pixels=pixels))
         write_text(folder / LABELS / f"{stem}.txt", "".join(_yolo_lines(answer)))
         number = len(images) + 1
         height, width = answer.size

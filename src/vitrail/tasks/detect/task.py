@@ -4,7 +4,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
+from PIL.Image import Image
 from torch import nn
 
 from vitrail.data.contract import Dataset
@@ -30,7 +32,7 @@ from vitrail.tasks.contract import (
 )
 from vitrail.tasks.detect.asking import prepare_batch
 from vitrail.tasks.detect.coco_measures import import_evaluator
-from vitrail.tasks.detect.detect_answers import answer_with_objects, keep_objects
+from vitrail.tasks.detect.detect_answers import answer_with_objects, draw_found, keep_objects
 from vitrail.tasks.detect.detect_report import detection_sections
 from vitrail.tasks.detect.evaluator import DetectionEvaluator
 from vitrail.tasks.detect.measures import LOSSES, MEASURES
@@ -52,6 +54,7 @@ class Detect(DenseTask[ObjectBatch, DetectionData]):
     Recipe: ClassVar[type[Recipe]] = DetectRecipe
     measures: ClassVar[tuple[Measure, ...]] = MEASURES
     signals: ClassVar[tuple[Measure, ...]] = LOSSES
+    answering: ClassVar[str | None] = "detect"
     recipe: DetectRecipe
     whole_batch = 4
 
@@ -136,6 +139,11 @@ class Detect(DenseTask[ObjectBatch, DetectionData]):
     ) -> Iterator[Answer]:
         """The objects of each image."""
         return answer_with_objects(trained, data, passes=passes, top=top, note_unread=note_unread)
+
+    @classmethod
+    def draw_answer(cls, answer: Answer, *, trained: Trained, pixels: np.ndarray) -> dict[str, Image]:
+        """The objects that the detector is sure of, over the image."""
+        return {"overlay": draw_found(answer, trained=trained, pixels=pixels)}
 
     @classmethod
     def keep(cls, answers: Iterator[Answer], *, trained: Trained, data: Dataset, folder: Path) -> Iterator[Answer]:

@@ -11,7 +11,7 @@ from vitrail.data.loader import Loader
 from vitrail.data.quarantine import NotingQuarantine, Problem
 from vitrail.data.sampler import Sampler
 from vitrail.heads.mask_rcnn import Detector
-from vitrail.inference.folding import fold
+from vitrail.inference.folding import as_folded
 from vitrail.inference.passes import Passes, show_progress
 from vitrail.settings.dense import FitSettings
 from vitrail.tasks.contract import Evaluation, EvaluationRequest
@@ -47,7 +47,7 @@ def evaluate_detector(request: EvaluationRequest) -> Evaluation:
         quarantine=NotingQuarantine(unread.append),
         pin_memory=passes.device.type == "cuda",
     )
-    model = fold(trained.model).to(passes.device)
+    model = as_folded(trained.model).to(passes.device)
     truths, results = [], []
     with show_progress("detect", total=len(data)) as advance:
         for answer in ask(

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from PIL import Image
 
 from vitrail.data.contract import Dataset
 from vitrail.data.decode import open_image
@@ -16,7 +17,7 @@ from vitrail.data.loader import Loader
 from vitrail.data.quarantine import NotingQuarantine, Problem
 from vitrail.data.sampler import Sampler
 from vitrail.evaluation.segmenting import Segmenter, segment
-from vitrail.inference.folding import fold
+from vitrail.inference.folding import as_folded
 from vitrail.inference.passes import Passes
 from vitrail.inference.trained import Trained
 from vitrail.storage import write_text, write_whole
@@ -100,7 +101,7 @@ def answer_with_masks(
         quarantine=NotingQuarantine(note_unread),
         pin_memory=passes.device.type == "cuda",
     )
-    model = (trained.model if trained.model.is_folded else fold(trained.model)).to(passes.device)
+    model = as_folded(trained.model).to(passes.device)
     names = trained.class_names
     segmenter = Segmenter(
         model,
@@ -119,7 +120,6 @@ def answer_with_masks(
 def keep_masks(answers: Iterator[Answer], *, trained: Trained, data: Dataset, folder: Path) -> Iterator[MaskAnswer]:
     """The answers as they come; of each a mask of class indices with a palette and an overlay are left."""
     names = trained.class_names
-    colours = trained.description.get("colours") or make_colours(len(names))
     for part in (MASKS, OVERLAYS):
         (folder / part).mkdir(parents=True, exist_ok=True)
     write_text(folder / NAMES_FILE, "".join(f"{name}\n" for name in names))
@@ -128,10 +128,17 @@ def keep_masks(answers: Iterator[Answer], *, trained: Trained, data: Dataset, fo
         assert isinstance(answer, MaskAnswer)
         stem = _unique(Path(answer.place).stem, taken)
         pixels = open_image(data.read(answer.index)).pixels().numpy()
-        mask, overlay = draw_mask(answer.mask, colours), draw_overlay(pixels, answer.mask, colours)
-        write_whole(folder / MASKS / f"{stem}.png", lambda file, one=mask: one.save(file, "png"))  # type: ignore[misc]
-        write_whole(folder / OVERLAYS / f"{stem}.png", lambda file, one=overlay: one.save(file, "png"))  # type: ignore[misc]
+        drawn = draw_masks(answer, trained=trained, pixels=pixels)
+        for part, picture in ((MASKS, drawn["mask"]), (OVERLAYS, drawn["overlay"])):
+            write_whole(folder / part / f"{stem}.png", lambda file, one=picture: one.save(file, "png"))  # type: ignore[misc]
         yield answer
+
+
+def draw_masks(answer: Answer, *, trained: Trained, pixels: np.ndarray) -> dict[str, Image.Image]:
+    """The mask of an answer with a palette, and its colours over the image, uint8 [3, height, width]."""
+    assert isinstance(answer, MaskAnswer)
+    colours = trained.description.get("colours") or make_colours(len(trained.class_names))
+    return {"mask": draw_mask(answer.mask, colours), "overlay": draw_overlay(pixels, answer.mask, colours)}
 
 
 def _unique(stem: str, taken: set[str]) -> str:

@@ -4,7 +4,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
+from PIL.Image import Image
 from torch import Tensor, nn
 
 from vitrail.data.checks import as_pair
@@ -38,7 +40,7 @@ from vitrail.tasks.segment.evaluator import SegmentEvaluator
 from vitrail.tasks.segment.looking_notes import note_looking
 from vitrail.tasks.segment.measures import LOSSES, MEASURES
 from vitrail.tasks.segment.objective import PixelCrossEntropy
-from vitrail.tasks.segment.segment_answers import answer_with_masks, keep_masks
+from vitrail.tasks.segment.segment_answers import answer_with_masks, draw_masks, keep_masks
 from vitrail.tasks.segment.segment_report import segmentation_sections
 from vitrail.tasks.segment.settings import SegmentRecipe
 from vitrail.tasks.segment.trained_segmentation import evaluate_segmentation
@@ -50,6 +52,7 @@ class Segment(DenseTask[MaskBatch, SegmentationData]):
     Recipe: ClassVar[type[Recipe]] = SegmentRecipe
     measures: ClassVar[tuple[Measure, ...]] = MEASURES
     signals: ClassVar[tuple[Measure, ...]] = LOSSES
+    answering: ClassVar[str | None] = "segment"
     recipe: SegmentRecipe
     whole_batch = 8
     table: Tensor  # from values of the data's masks to classes that are learnt
@@ -136,6 +139,11 @@ class Segment(DenseTask[MaskBatch, SegmentationData]):
     ) -> Iterator[Answer]:
         """The mask of each image, and how much of it each class fills."""
         return answer_with_masks(trained, data, passes=passes, top=top, note_unread=note_unread)
+
+    @classmethod
+    def draw_answer(cls, answer: Answer, *, trained: Trained, pixels: np.ndarray) -> dict[str, Image]:
+        """The mask with a palette, and the overlay."""
+        return draw_masks(answer, trained=trained, pixels=pixels)
 
     @classmethod
     def keep(cls, answers: Iterator[Answer], *, trained: Trained, data: Dataset, folder: Path) -> Iterator[Answer]:

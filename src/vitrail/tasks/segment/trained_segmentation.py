@@ -13,7 +13,7 @@ from vitrail.data.quarantine import NotingQuarantine, Problem
 from vitrail.data.sampler import Sampler
 from vitrail.evaluation.segmentation import MaskMeter, find_confusions
 from vitrail.evaluation.segmenting import Looking, Segmenter, segment
-from vitrail.inference.folding import fold
+from vitrail.inference.folding import as_folded
 from vitrail.inference.passes import Passes, show_progress
 from vitrail.tasks.contract import Evaluation, EvaluationRequest
 from vitrail.tasks.segment.class_table import apply_table, table_of
@@ -46,7 +46,7 @@ def evaluate_segmentation(request: EvaluationRequest) -> Evaluation:
         quarantine=NotingQuarantine(unread.append),
         pin_memory=passes.device.type == "cuda",
     )
-    model = fold(trained.model).to(passes.device)
+    model = as_folded(trained.model).to(passes.device)
     segmenter = Segmenter(model, looking, normalize=trained.normalize, device=passes.device, dtype=passes.dtype)
     meter, number = MaskMeter(trained.num_classes), 0
     with show_progress("segment", total=len(data)) as advance:

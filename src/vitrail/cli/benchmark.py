@@ -1,0 +1,136 @@
+"""Time models on this machine with every engine that is installed, and say which is the fastest."""
+
+import argparse
+import json
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vitrail.cli.export import read_engines, tell
+from vitrail.inference.passes import MODEL_HELP, read_image_size, split_words
+
+if TYPE_CHECKING:
+    from vitrail.inference.benchmarking import Comparison
+
+SUMMARY = "time models with every engine, and choose the fastest"
+
+_KEYS = ("out", "image_size", "crop_ratio", "trunk")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what `vitrail benchmark` takes."""
+    parser.add_argument(
+        "settings", nargs="+", metavar="RUN|MODEL|EXPORT", help=f"{MODEL_HELP}; keys: {', '.join(_KEYS)}"
+    )
+    parser.add_argument("--batch", default="1,16", metavar="1,16", help="images at a time (default: 1,16)")
+    parser.add_argument("--engines", metavar="NAMES", help="engines to time (default: all that are installed)")
+    parser.add_argument("--precision", default="fp32", help="fp32, fp16 or bf16 (default: fp32)")
+    parser.add_argument(
+        "--seconds", type=float, default=4.0, help="time for each contender and batch (default: 4; at least 5 calls)"
+    )
+    parser.add_argument(
+        "--no-memory", action="store_true", help="leave the peak of memory out, which takes a process each"
+    )
+    parser.add_argument(
+        "--papers", action="store_true", help="as the papers measure: the largest batch that fits, the mean of 30 runs"
+    )
+    parser.add_argument(
+        "--largest", type=int, default=256, help="largest batch that --papers tries (default: 256, as in their tables)"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Time, print, and write down who is the fastest."""
+    from vitrail.storage import write_json
+
+    sources, settings = split_words(arguments.settings, keys=_KEYS)
+    if not sources:
+        raise ValueError("which model? Write `vitrail benchmark RUN`")
+    read_image_size(settings.get("image_size"))
+    if arguments.papers:
+        return _measure_as_papers(sources, settings, arguments)
+    batches = read_batches(arguments.batch)
+    if arguments.seconds <= 0.0:
+        raise ValueError(f"--seconds is a number above 0, not {arguments.seconds:g}")
+    report: dict[str, Any] = {}
+    for source in sources:
+        comparison = _compare(source, settings, arguments, batches)
+        report[source] = comparison.describe()
+        if not arguments.json:
+            _show(source, comparison)
+    if "out" in settings:
+        write_json(Path(str(settings["out"])).expanduser(), report)
+    if arguments.json:
+        print(json.dumps(report, indent=2))
+    return 0
+
+
+def read_batches(text: str) -> list[int]:
+    """Numbers of images between commas."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and int(part) > 0 for part in parts):
+        raise ValueError(f"--batch takes whole numbers with commas between them, such as 1,16, not {text[:60]!r}")
+    return [int(part) for part in parts]
+
+
+def _compare(source: str, settings: dict[str, Any], arguments: argparse.Namespace, batches: list[int]) -> "Comparison":
+    from vitrail.inference.choosing import Candidate, choose_engines, compare_candidates, write_candidates
+    from vitrail.inference.export_record import is_exported
+    from vitrail.inference.exported import check_openable
+    from vitrail.inference.exporting import AUTO, ExportSettings
+    from vitrail.inference.passes import load_seeing
+
+    options: dict[str, Any] = {"batches": batches, "seconds": arguments.seconds, "has_memory": not arguments.no_memory}
+    place = Path(source).expanduser()
+    if is_exported(place):
+        record = check_openable(place)
+        return compare_candidates({record.engine: Candidate(place, record)}, images=None, told=tell, **options)
+    engines = choose_engines(read_engines(arguments.engines), precision=arguments.precision)
+    chosen = ExportSettings(engine=AUTO, precision=arguments.precision)
+    trained = load_seeing(source, settings)
+    with tempfile.TemporaryDirectory(prefix="vitrail-benchmark-") as folder:
+        candidates = write_candidates(trained, chosen, engines=engines, source=source, folder=Path(folder))
+        return compare_candidates(candidates, images=None, told=tell, **options)
+
+
+def _show(source: str, comparison: "Comparison") -> None:
+    from vitrail.inference.benchmarking import COLUMNS, table_rows
+
+    print(source)
+    _print_table([COLUMNS, *table_rows(comparison)])
+    print(f"fastest here: {comparison.engine} with {comparison.threads} {_noun('thread', comparison.threads)}")
+
+
+def _noun(word: str, count: int) -> str:
+    return word if count == 1 else f"{word}s"
+
+
+def _print_table(rows: Sequence[Sequence[str]]) -> None:
+    """Columns as wide as what they hold; all but the first end on one line."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for first, *others in rows:
+        cells = [first.ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True))]
+        print("  ".join(cells).rstrip())
+
+
+def _measure_as_papers(sources: list[str], settings: dict[str, Any], arguments: argparse.Namespace) -> int:
+    from vitrail.inference.paper_speeds import COLUMNS, measure_as_papers, rows_of
+    from vitrail.inference.passes import load_seeing
+    from vitrail.storage import write_json
+
+    if arguments.largest < 1:
+        raise ValueError(f"--largest is a number of at least 1, not {arguments.largest}")
+    report, rows = {}, []
+    for source in sources:
+        found = measure_as_papers(load_seeing(source, settings), largest=arguments.largest, told=tell)
+        report[source] = found.describe()
+        rows += list(rows_of(source, found))
+    if "out" in settings:
+        write_json(Path(str(settings["out"])).expanduser(), report)
+    if arguments.json:
+        print(json.dumps(report, indent=2))
+    else:
+        _print_table([COLUMNS, *rows])
+    return 0

@@ -1,0 +1,212 @@
+"""Which engine is the fastest here: all of them in one run, by turns, with one thread and with all cores."""
+
+import math
+import multiprocessing
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vitrail.inference.engines import find_engine
+from vitrail.inference.export_record import ExportRecord
+
+_WARM_UPS = 2
+_FEWEST, _MOST = 5, 200  # calls of each contender that are timed
+_STATUS = Path("/proc/self/status")
+
+
+@dataclass(frozen=True)
+class Contender:
+    """An artefact, and how many threads a call of it may use."""
+
+    label: str  # the engine; of an exported folder its name
+    folder: Path
+    record: ExportRecord
+    threads: int
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What calls of one contender took, with so many images each."""
+
+    engine: str
+    threads: int
+    batch: int
+    images_per_second: float  # by the median call
+    p50_ms: float
+    p99_ms: float
+    num_calls: int
+    peak_mb: float | None = (
+        None  # memory of a process of its own above that of the libraries; None: it is not told here
+    )
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All measurements of one run, and who is the fastest."""
+
+    measurements: tuple[Measurement, ...]
+    engine: str
+    threads: int
+
+    def describe(self) -> dict[str, Any]:
+        """All of it, for JSON."""
+        return {
+            "engine": self.engine,
+            "threads": self.threads,
+            "cores": count_cores(),
+            "torch": torch.__version__,
+            "measurements": [asdict(one) for one in self.measurements],
+        }
+
+
+def count_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def thread_counts() -> list[int]:
+    """The numbers of threads that are tried: one, and as many as there are cores."""
+    return sorted({1, count_cores()})
+
+
+def compare_contenders(
+    contenders: Sequence[Contender],
+    *,
+    batches: Sequence[int],
+    seconds: float,
+    pixels: Callable[[Contender, int], Tensor],
+    has_memory: bool = True,
+    told: Callable[[str], object] = lambda line: None,
+) -> Comparison:
+    """Time all contenders by turns, for about so many `seconds` each and batch; the fastest is the best on average.
+
+    The average over batches is the geometric mean of images a second.
+    """
+    engines = {place: _open(one) for place, one in enumerate(contenders)}
+    found: list[Measurement] = []
+    for batch in batches:
+        asks = {place: _asking(engine, pixels(contenders[place], batch)) for place, engine in engines.items()}
+        told(f"{len(asks)} contenders, {batch} images at a time")
+        for place, times in time_by_turns(asks, seconds=seconds).items():
+            found.append(_measure(contenders[place], batch, times))
+    if has_memory:
+        del engines
+        peaks = {place: measure_memory(one, pixels(one, max(batches))) for place, one in enumerate(contenders)}
+        known = {(one.label, one.threads): peaks[place] for place, one in enumerate(contenders)}
+        found = [
+            Measurement(
+                **{**asdict(one), "peak_mb": known[one.engine, one.threads] if one.batch == max(batches) else None}
+            )
+            for one in found
+        ]
+    engine, threads = choose_fastest(found)
+    return Comparison(tuple(found), engine, threads)
+
+
+def choose_fastest(measurements: Sequence[Measurement]) -> tuple[str, int]:
+    """Engine and threads with the best geometric mean of images a second over the batches."""
+    speeds: dict[tuple[str, int], list[float]] = {}
+    for one in measurements:
+        speeds.setdefault((one.engine, one.threads), []).append(math.log(one.images_per_second))
+    return max(speeds, key=lambda pair: statistics.fmean(speeds[pair]))
+
+
+def time_by_turns(asks: Mapping[int, Callable[[], object]], *, seconds: float) -> dict[int, list[float]]:
+    """Seconds of each call; all are called in turn, so that what else the machine does hits them alike."""
+    times: dict[int, list[float]] = {place: [] for place in asks}
+    for ask in asks.values():
+        for _ in range(_WARM_UPS):
+            ask()
+    deadline = time.perf_counter() + seconds * len(asks)
+    for number in range(_MOST):
+        if number >= _FEWEST and time.perf_counter() > deadline:
+            break
+        for place, ask in asks.items():
+            start = time.perf_counter()
+            ask()
+            times[place].append(time.perf_counter() - start)
+    return times
+
+
+def _measure(contender: Contender, batch: int, times: Sequence[float]) -> Measurement:
+    median = statistics.median(times)
+    ranked = sorted(times)
+    return Measurement(
+        engine=contender.label,
+        threads=contender.threads,
+        batch=batch,
+        images_per_second=batch / median,
+        p50_ms=1e3 * median,
+        p99_ms=1e3 * ranked[min(len(ranked) - 1, math.ceil(0.99 * len(ranked)) - 1)],
+        num_calls=len(times),
+    )
+
+
+def _open(contender: Contender) -> Callable[[Tensor], object]:
+    engine = find_engine(contender.record.engine)
+    return engine.open(contender.folder, contender.record, threads=contender.threads)
+
+
+def _asking(engine: Callable[[Tensor], object], pixels: Tensor) -> Callable[[], object]:
+    return lambda: engine(pixels)
+
+
+def measure_memory(contender: Contender, pixels: Tensor) -> float | None:
+    """Megabytes that opening a contender and asking it takes at most, in a process of its own."""
+    if not _STATUS.is_file():
+        return None
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=context) as pool:
+        try:
+            return pool.submit(_use_memory, contender, list(pixels.shape)).result()
+        except BrokenProcessPool:  # the system has ended it: there was not enough
+            return None
+
+
+def _use_memory(contender: Contender, shape: list[int]) -> float:
+    import vitrail.inference.exported  # noqa: F401  what every process imports counts for none of them
+
+    engine_class = find_engine(contender.record.engine)
+    engine_class.require()
+    before = read_peak_mb()
+    engine = _open(contender)
+    pixels = torch.zeros(shape, dtype=torch.uint8)
+    for _ in range(_WARM_UPS):
+        engine(pixels)
+    return read_peak_mb() - before
+
+
+def read_peak_mb() -> float:
+    """The most memory that this process has held, in megabytes, as Linux tells it."""
+    for line in _STATUS.read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) / 1e3
+    return math.nan
+
+
+def table_rows(comparison: Comparison) -> Iterator[tuple[str, ...]]:
+    """The rows of a table for people, the fastest first."""
+    for one in sorted(comparison.measurements, key=lambda each: (each.batch, -each.images_per_second)):
+        is_best = (one.engine, one.threads) == (comparison.engine, comparison.threads)
+        yield (
+            one.engine,
+            str(one.threads),
+            str(one.batch),
+            f"{one.images_per_second:.1f}",
+            f"{one.p50_ms:.1f}",
+            f"{one.p99_ms:.1f}",
+            "" if one.peak_mb is None else f"{one.peak_mb:,.0f}",
+            "fastest" if is_best else "",
+        )
+
+
+COLUMNS = ("engine", "threads", "batch", "images/s", "p50 ms", "p99 ms", "peak MB", "")

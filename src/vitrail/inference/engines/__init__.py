@@ -1,0 +1,31 @@
+"""Engines: programs that compute an exported model. The one table of them; none is imported until it is asked for."""
+
+import difflib
+from importlib import import_module
+
+from vitrail.inference.engines.contract import Engine
+
+# Name -> where its class is. In the order in which they are tried and shown.
+ENGINES = {
+    "eager": "vitrail.inference.engines.eager_engine:EagerEngine",
+    "torch": "vitrail.inference.engines.program_engines:ProgramEngine",
+    "inductor": "vitrail.inference.engines.program_engines:InductorEngine",
+    "onnx": "vitrail.inference.engines.onnx_engine:OnnxEngine",
+    "openvino": "vitrail.inference.engines.openvino_engine:OpenVinoEngine",
+}
+
+
+def find_engine(name: str) -> type[Engine]:
+    """The engine of that name, whether its libraries are installed or not."""
+    if name not in ENGINES:
+        near = difflib.get_close_matches(name, ENGINES, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(ENGINES)}"
+        raise ValueError(f"there is no engine {name[:60]!r}; {hint}")
+    module, _, attribute = ENGINES[name].partition(":")
+    found: type[Engine] = getattr(import_module(module), attribute)
+    return found
+
+
+def installed_engines() -> list[str]:
+    """The engines that can be used here."""
+    return [name for name in ENGINES if not find_engine(name).missing()]

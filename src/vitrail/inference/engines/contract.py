@@ -1,0 +1,92 @@
+"""What every engine does: write the files of a model, open them again, and compute the answers to batches of bytes."""
+
+import importlib.util
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from vitrail.inference.export_record import ExportRecord
+from vitrail.inference.whole_model import PRECISIONS, Draft
+from vitrail.layers.talking_heads import has_native_bfloat16
+
+
+class Engine(ABC):
+    """A model that a library computes from its own files.
+
+    Called with bytes, uint8 [batch, 3, height, width] or [batch, height, width, 3] as it was exported, on the CPU, it
+    gives named tensors in float32 on the CPU: `logits` where there are classes, `embedding` where there is one. Several
+    threads may call it at a time.
+    """
+
+    name: ClassVar[str]
+    packages: ClassVar[tuple[str, ...]] = ()  # what must be importable
+    extra: ClassVar[str] = ""  # of vitrail that installs them
+    may_run_code: ClassVar[bool] = False  # whether opening its files can run code that they hold
+
+    @classmethod
+    def missing(cls) -> str:
+        """Why it can't be used here, in words that say what to do; "" where it can."""
+        lacking = [package for package in cls.packages if importlib.util.find_spec(package) is None]
+        return f"{cls.name} needs {', '.join(lacking)}: pip install 'vitrail[{cls.extra}]'" if lacking else ""
+
+    @classmethod
+    def precisions(cls) -> tuple[str, ...]:
+        """What it can compute in on this machine, with instructions of its own for it."""
+        return ("fp32", "bf16") if has_native_bfloat16() else ("fp32",)
+
+    @classmethod
+    def dtype_for(cls, precision: str) -> torch.dtype:
+        """The type of the graph that it is given for a precision."""
+        return PRECISIONS[precision]
+
+    @classmethod
+    def require(cls) -> None:
+        """Refuse to go on where it can't be used."""
+        if reason := cls.missing():
+            raise ValueError(reason)
+
+    @classmethod
+    @abstractmethod
+    def write(cls, draft: Draft, folder: Path) -> tuple[str, ...]:
+        """Write the model into a folder; the names of the files, the one that is opened first."""
+
+    @classmethod
+    @abstractmethod
+    def open(cls, folder: Path, record: ExportRecord, *, threads: int | None = None) -> "Engine":
+        """The engine of the files in a folder. `threads` are those of one call; None: as the library thinks best.
+
+        A file that is none of its own is a ValueError of one line.
+        """
+
+    @classmethod
+    def rank_layers(cls, draft: Draft, folder: Path, pixels: Tensor) -> list[str]:
+        """The layers that can be computed in int8, those first that suffer most by it.
+
+        `folder` holds what `write` has written, `pixels` are some real images as they go in.
+        """
+        raise ValueError(f"{cls.name} has no int8 here: export to onnx, openvino or eager with --quantise int8")
+
+    @classmethod
+    def write_int8(
+        cls, draft: Draft, plain: Path, folder: Path, *, pixels: Tensor, kept: Sequence[str]
+    ) -> tuple[str, ...]:
+        """Write the model in int8 into a folder, with ranges by `pixels`; layers that are `kept` stay in float32.
+
+        `plain` is the folder that `write` has filled. Returns the names of the files.
+        """
+        raise NotImplementedError
+
+    @abstractmethod
+    def __call__(self, images: Tensor) -> dict[str, Tensor]:
+        """The answers to a batch, by name."""
+
+    @classmethod
+    def version(cls) -> str:
+        """The library and its version, for records."""
+        from importlib.metadata import version
+
+        return ", ".join(f"{package} {version(package)}" for package in ("torch", *cls.packages))

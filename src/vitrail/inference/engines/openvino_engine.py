@@ -1,0 +1,127 @@
+"""OpenVINO: its intermediate representation, made straight of torch's graph. No code is in its files."""
+
+import queue
+import sys
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vitrail.inference.engines.contract import Engine
+from vitrail.inference.export_record import ExportRecord
+from vitrail.inference.whole_model import INPUT, Draft
+from vitrail.layers.talking_heads import has_native_bfloat16
+
+FILES = ("model.xml", "model.bin")
+_METADATA = "vitrail"  # the group of runtime information that holds what the file says of itself
+
+
+class OpenVinoEngine(Engine):
+    """A model that OpenVINO has compiled for the CPU; each call has a request of its own."""
+
+    name = "openvino"
+    packages = ("openvino",)
+    extra = "openvino"
+
+    @classmethod
+    def precisions(cls) -> tuple[str, ...]:
+        return ("fp32", "fp16", "bf16") if has_native_bfloat16() else ("fp32", "fp16")
+
+    @classmethod
+    def dtype_for(cls, precision: str) -> torch.dtype:
+        return torch.float32  # the file or the hint says the rest
+
+    def __init__(self, compiled: Any, *, outputs: Sequence[str]) -> None:
+        self.compiled, self.outputs = compiled, list(outputs)
+        self._free: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    @classmethod
+    def write(cls, draft: Draft, folder: Path) -> tuple[str, ...]:
+        openvino = import_openvino()
+        model = convert(draft)
+        for key, text in draft.metadata.items():
+            model.set_rt_info(text, [_METADATA, key])
+        openvino.save_model(model, str(folder / FILES[0]), compress_to_fp16=draft.precision == "fp16")
+        return FILES
+
+    @classmethod
+    def open(cls, folder: Path, record: ExportRecord, *, threads: int | None = None) -> "OpenVinoEngine":
+        path = folder / next(iter(record.files))
+        try:
+            return cls(
+                compile_model(str(path), threads=threads, precision=record.precision), outputs=list(record.outputs)
+            )
+        except RuntimeError as error:
+            reason = " ".join(str(error).split())[:200]
+            raise ValueError(f"{path} can't be opened by OpenVINO ({reason}): export the model again") from None
+
+    @classmethod
+    def rank_layers(cls, draft: Draft, folder: Path, pixels: Tensor) -> list[str]:
+        from vitrail.inference.engines.openvino_int8 import rank_layers
+
+        return rank_layers(folder / FILES[0], pixels)
+
+    @classmethod
+    def write_int8(
+        cls, draft: Draft, plain: Path, folder: Path, *, pixels: Tensor, kept: Sequence[str]
+    ) -> tuple[str, ...]:
+        from vitrail.inference.engines.openvino_int8 import quantise_openvino
+
+        quantise_openvino(plain / FILES[0], folder / FILES[0], pixels, kept=kept)
+        return FILES
+
+    def __call__(self, images: Tensor) -> dict[str, Tensor]:
+        try:
+            request = self._free.get_nowait()
+        except queue.Empty:
+            request = self.compiled.create_infer_request()
+        try:
+            request.infer([images.contiguous().numpy()], share_inputs=True)
+            # A request answers into memory of its own, which the next call writes over.
+            return {
+                name: torch.from_numpy(request.get_output_tensor(place).data.copy())
+                for place, name in enumerate(self.outputs)
+            }
+        finally:
+            self._free.put(request)
+
+
+def import_openvino() -> Any:
+    """The library, without the reports that it would send to its makers when it is imported and when it converts."""
+    sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]  # what is None can't be imported
+    import openvino
+
+    return openvino
+
+
+def convert(draft: Draft) -> Any:
+    """OpenVINO's model of torch's graph, with our names of what goes in and comes out."""
+    openvino = import_openvino()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = openvino.convert_model(draft.program)
+    model.inputs[0].get_tensor().set_names({INPUT})
+    for output, name in zip(model.outputs, draft.outputs, strict=True):
+        output.get_tensor().set_names({name})
+    return model
+
+
+def compile_model(model: Any, *, threads: int | None, precision: str = "fp32") -> Any:
+    """A model, or the file of one, compiled for calls that come one after the other.
+
+    Numbers that are stored in fp16 are computed in float32.
+    """
+    openvino = import_openvino()
+    from openvino import properties
+    from openvino.properties import hint
+
+    settings: dict[Any, Any] = {
+        hint.performance_mode(): hint.PerformanceMode.LATENCY,
+        hint.inference_precision(): openvino.Type.bf16 if precision == "bf16" else openvino.Type.f32,
+    }
+    if threads is not None:
+        settings[properties.inference_num_threads()] = threads
+    return openvino.Core().compile_model(model, "CPU", settings)

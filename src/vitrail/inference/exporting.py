@@ -1,0 +1,248 @@
+"""Writing a trained model for an engine: folded, with its preprocessing inside, into a folder that every verb reads."""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from vitrail import __version__
+from vitrail.inference.certificate import CERTIFICATE_FILE, TOLERANCES, Certificate, certify
+from vitrail.inference.certificate_page import write_certificate_page
+from vitrail.inference.engines import find_engine
+from vitrail.inference.engines.trust import note_own
+from vitrail.inference.export_record import (
+    EXPORT_FILE,
+    RECIPE_FILE,
+    ExportRecord,
+    InputEntry,
+    ModelSummary,
+    describe_cpu,
+    is_exported,
+    sha256_of,
+    write_record,
+)
+from vitrail.inference.exported import EngineModel
+from vitrail.inference.passes import find_recipe
+from vitrail.inference.proof_images import ProofImages
+from vitrail.inference.trained import SYNONYMS, TASK_FILE, Trained
+from vitrail.inference.whole_model import LAYOUTS, PRECISIONS, Draft, Layout, WholeModel
+from vitrail.models.contract import Model, Preprocessing
+from vitrail.settings.text import write_yaml
+from vitrail.storage import replacing_files, write_json, write_text
+from vitrail.storage.tensors import as_bytes
+
+AUTO = "auto"
+
+
+AUTO = "auto"
+
+
+@dataclass(frozen=True)
+class ExportSettings:
+    """How a model is exported."""
+
+    engine: str  # one of ENGINES; AUTO: the fastest of several
+    precision: str = "fp32"  # that products are computed in
+    layout: Layout = "nchw"  # of the bytes that go in
+    dynamic_size: bool = False  # whether images may have any size that the model can cut into patches
+    threads: int | None = None  # of one call; None: as the engine thinks best
+
+    def __post_init__(self) -> None:
+        if self.precision not in PRECISIONS:
+            raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, not {self.precision!r}")
+        if self.layout not in LAYOUTS:
+            raise ValueError(f"layout must be one of {', '.join(LAYOUTS)}, not {self.layout!r}")
+        if self.engine == AUTO:
+            return
+        known = find_engine(self.engine).precisions()
+        if self.precision not in known:
+            raise ValueError(f"{self.engine} computes in {' or '.join(known)} on this machine, not in {self.precision}")
+
+
+def make_draft(trained: Trained, settings: ExportSettings) -> Draft:
+    """A model as an engine takes it."""
+    model = trained.model
+    if model.is_folded:
+        raise ValueError(f"{model.name} is exported or folded already: export the run or model that it was made of")
+    preprocessing = dataclasses.replace(model.preprocessing, mean=trained.normalize.mean, std=trained.normalize.std)
+    dtype = find_engine(settings.engine).dtype_for(settings.precision)
+    whole = WholeModel(model, preprocessing=preprocessing, layout=settings.layout, dtype=dtype)
+    return Draft(
+        source=model,
+        whole=whole,
+        size=model.config.size,
+        channels=model.config.in_channels,
+        precision=settings.precision,
+        multiple=find_multiple(model) if settings.dynamic_size else None,
+        metadata=_make_metadata(trained, settings),
+    )
+
+
+def find_multiple(model: Model) -> int:
+    """What the sides of images must be multiples of, where they may differ from the model's own."""
+    if model.takes_one_size:
+        raise ValueError(f"{model.name} takes images of one size only: leave --dynamic-size out")
+    if model.patch_size is None:
+        raise ValueError(f"{model.name} does not tell which sizes it takes: leave --dynamic-size out")
+    return model.patch_size
+
+
+def write_export(
+    folder: Path, trained: Trained, settings: ExportSettings, *, source: str, draft: Draft
+) -> ExportRecord:
+    """Write the artefact, its record and its task.json into a folder, which is a draft of the caller's."""
+    engine = find_engine(settings.engine)
+    names = engine.write(draft, folder)
+    height, width = draft.size
+    preprocessing: Preprocessing = trained.model.preprocessing
+    record = ExportRecord(
+        vitrail=__version__,
+        engine=settings.engine,
+        versions=engine.version(),
+        cpu=describe_cpu(),
+        precision=settings.precision,  # type: ignore[arg-type]  # checked with the settings
+        files={name: sha256_of(folder / name) for name in names},
+        input=InputEntry(
+            layout=settings.layout,
+            channels=draft.channels,
+            height=height,
+            width=width,
+            multiple=draft.multiple,
+            mean=trained.normalize.mean,
+            std=trained.normalize.std,
+            crop_ratio=trained.view.crop_ratio,
+            interpolation=preprocessing.interpolation,
+        ),
+        outputs=draft.outputs,
+        model=ModelSummary(
+            name=trained.model.name,
+            family=trained.model.family,
+            source=source,
+            num_classes=trained.num_classes,
+            patch_size=trained.model.patch_size,
+            is_dense=trained.model.is_dense,
+            weights_sha256=sha256_of_weights(trained.model.state_dict()),
+        ),
+        threads=settings.threads,
+    )
+    write_json(folder / TASK_FILE, describe_task(trained))
+    return record
+
+
+def describe_task(trained: Trained) -> dict[str, Any]:
+    """The task.json of an export: that of the model, and what else is known of its classes."""
+    description = dict(trained.description)
+    description.setdefault("task", trained.task)
+    if trained.classes is not None:
+        description["classes"] = list(trained.classes)
+    return {**description, SYNONYMS: dict(trained.synonyms)} if trained.synonyms else description
+
+
+def _make_metadata(trained: Trained, settings: ExportSettings) -> dict[str, str]:
+    """What an artefact says of itself, for programs that see nothing else of the folder."""
+    texts = {
+        "vitrail": __version__,
+        "model": trained.model.name,
+        "task": trained.task,
+        "precision": settings.precision,
+        "layout": settings.layout,
+        "normalisation": "inside: uint8 of 0 ... 255 go in",
+        "resize": json.dumps(
+            {
+                "is_inside": False,
+                "image_size": trained.view.image_size,
+                "crop_ratio": trained.view.crop_ratio,
+                "interpolation": trained.view.interpolation,
+            }
+        ),
+    }
+    return texts if trained.classes is None else {**texts, "classes": json.dumps(list(trained.classes))}
+
+
+def sha256_of_weights(state: Mapping[str, Tensor]) -> str:
+    """The SHA-256 of all tensors with their names, types and shapes."""
+    digest = hashlib.sha256()
+    for name, value in sorted(state.items()):
+        digest.update(f"\n{name} {value.dtype} {list(value.shape)}\n".encode())
+        digest.update(as_bytes(value).numpy().data)
+    return digest.hexdigest()
+
+
+def find_recipe_text(source: str) -> str | None:
+    """The recipe of the stage that a run ends with, as YAML; None where the source is no run."""
+    recipe = find_recipe(source)
+    return None if recipe is None else write_yaml(recipe)
+
+
+def check_target(folder: Path) -> None:
+    """Refuse a folder that holds something else than an export."""
+    if folder.exists() and (not folder.is_dir() or (any(folder.iterdir()) and not is_exported(folder))):
+        raise ValueError(f"{folder} is there already and no export ({EXPORT_FILE}): choose another out=")
+
+
+@dataclass(frozen=True, eq=False)
+class Exported:
+    """An export that was written."""
+
+    folder: Path
+    record: ExportRecord
+    certificate: Certificate
+
+
+def export_trained(
+    trained: Trained, settings: ExportSettings, *, images: ProofImages, source: str, out: Path, **options: Any
+) -> Exported:
+    """Write an exported folder for the settings' engine; `options` are those of `export_folder`."""
+    find_engine(settings.engine).require()
+    draft = make_draft(trained, settings)
+
+    def write(folder: Path) -> ExportRecord:
+        return write_export(folder, trained, settings, source=source, draft=draft)
+
+    return export_folder(out, write, trained=trained, images=images, **options)
+
+
+def export_folder(
+    out: Path,
+    write: Callable[[Path], ExportRecord],
+    *,
+    trained: Trained,
+    images: ProofImages,
+    allow_drift: bool = False,
+    recipe: str | None = None,
+) -> Exported:
+    """Let `write` fill a folder, prove it, and put it in its place; one that does not agree with the model is refused.
+
+    It is there whole or not at all. `images` are those that it is proved on; `recipe` is the text of the recipe of the
+    run that the model is of.
+    """
+    check_target(out)
+    with replacing_files(out, keeps_others=False) as folder:
+        record, certificate = seal(folder, write(folder), trained, images=images, allow_drift=allow_drift)
+        if recipe is not None:
+            write_text(folder / RECIPE_FILE, recipe)
+    note_own(out, record)
+    return Exported(out, record, certificate)
+
+
+def seal(
+    folder: Path, record: ExportRecord, trained: Trained, *, images: ProofImages, allow_drift: bool
+) -> tuple[ExportRecord, Certificate]:
+    """Prove what a folder holds and write its certificate, and its record where that changes."""
+    engine = find_engine(record.engine).open(folder, record, threads=record.threads)
+    tolerance = None if record.quantised is not None else TOLERANCES[record.precision]
+    certificate = certify(trained, EngineModel(engine, record), images, tolerance=tolerance)
+    if not certificate.agrees:
+        if not allow_drift:
+            raise ValueError(certificate.complaint())
+        record = record.model_copy(update={"is_drifting": True})
+    write_record(folder, record)
+    content = certificate.describe(record)
+    write_json(folder / CERTIFICATE_FILE, content)
+    write_certificate_page(folder, record, content)
+    return record, certificate

@@ -1,0 +1,223 @@
+"""--quantise int8: as many layers in int8 as accuracy allows, and what that does to accuracy and speed, measured."""
+
+import math
+import shutil
+import statistics
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vitrail.inference.benchmarking import time_by_turns
+from vitrail.inference.certificate import answer_all, reference_of
+from vitrail.inference.choosing import (
+    BATCHES,
+    SECONDS,
+    Candidate,
+    compare_candidates,
+    pixels_for,
+    write_candidates,
+)
+from vitrail.inference.engines import find_engine
+from vitrail.inference.engines.contract import Engine
+from vitrail.inference.export_record import ExportRecord, sha256_of
+from vitrail.inference.exported import EngineModel
+from vitrail.inference.exporting import ExportSettings, make_draft, write_export
+from vitrail.inference.proof_images import ProofImages
+from vitrail.inference.trained import TASK_FILE, Trained
+from vitrail.inference.whole_model import Draft
+
+NUM_CALIBRATION = 64  # images that ranges are found with
+SHARES = (0.0, 0.1, 0.25, 0.5)  # of the layers that are kept in float32, until the loss is small enough
+_SECONDS = 2.0
+_INT8 = "-int8"  # behind the name of an engine
+
+
+@dataclass(frozen=True)
+class QuantiseSettings:
+    """How far accuracy may fall."""
+
+    max_loss: float = 0.5  # points of top-1, or of agreement with the model where labels are not known
+    num_calibration: int = NUM_CALIBRATION
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.max_loss <= 100.0:
+            raise ValueError(f"--max-loss is a number of points from 0 to 100, not {self.max_loss:g}")
+
+
+class _Score:
+    """How good an export is on real images: top-1 where labels are known, else how often it agrees with the model."""
+
+    def __init__(self, trained: Trained, images: ProofImages) -> None:
+        self.images = images
+        wanted = answer_all(reference_of(trained), images.pixels)
+        self.name = "logits" if "logits" in wanted else "embedding"
+        self.wanted = wanted[self.name]
+        has_labels = images.targets is not None and self.wanted.ndim == 2 and bool((images.targets >= 0).any())
+        self.targets = images.targets if has_labels and self.name == "logits" else None
+        self.what = "top-1" if self.targets is not None else "agreement" if self.name == "logits" else "cosine"
+
+    def __call__(self, exported: EngineModel) -> float:
+        """Percent."""
+        found = answer_all(exported.outputs, self.images.pixels)[self.name]
+        if self.name == "embedding":
+            return 100.0 * float(torch.nn.functional.cosine_similarity(found, self.wanted, dim=1).mean())
+        first = found.argmax(dim=1)
+        if self.targets is None:
+            return 100.0 * float((first == self.wanted.argmax(dim=1)).float().mean())
+        is_known = self.targets >= 0
+        return 100.0 * float((first == self.targets)[is_known].float().mean())
+
+
+def write_quantised(
+    folder: Path,
+    trained: Trained,
+    settings: ExportSettings,
+    quantise: QuantiseSettings,
+    *,
+    images: ProofImages,
+    source: str,
+    told: Callable[[str], object] = lambda line: None,
+) -> ExportRecord:
+    """Write a model in int8 into a folder, with what it costs and gains in its record.
+
+    Layers are kept in float32, the most sensitive first, until no more than `max_loss` points are lost; where even half
+    of them do not help it is refused.
+    """
+    if settings.precision != "fp32":
+        raise ValueError("--quantise int8 starts from fp32: leave --precision out")
+    engine = find_engine(settings.engine)
+    draft = make_draft(trained, settings)
+    score = _Score(trained, images)
+    with tempfile.TemporaryDirectory(prefix="vitrail-int8-") as name:
+        plain, own = Path(name) / "plain", Path(name) / "int8"
+        plain.mkdir()
+        record = write_export(plain, trained, settings, source=source, draft=draft)
+        pixels = pixels_for(record, images, min(quantise.num_calibration, len(images)))
+        layers = engine.rank_layers(draft, plain, pixels)
+        if not layers:
+            raise ValueError(f"{settings.engine} has no layer of this model that it could compute in int8")
+        original = EngineModel(engine.open(plain, record, threads=settings.threads), record)
+        before = score(original)
+        for share in SHARES:
+            kept = layers[: math.ceil(share * len(layers))]
+            _clear(own)
+            found = _quantise(engine, draft, plain, own, record, pixels=pixels, kept=kept)
+            model = EngineModel(engine.open(own, found, threads=settings.threads), found)
+            after = score(model)
+            told(
+                f"{len(layers) - len(kept)} of {len(layers)} layers in int8: {score.what} {before:.2f} -> {after:.2f} %"
+            )
+            if before - after <= quantise.max_loss:
+                break
+        else:
+            raise ValueError(
+                f"int8 loses {before - after:.2f} points of {score.what} with half of the layers in float32, and "
+                f"{quantise.max_loss:g} are allowed (--max-loss): export the model without --quantise"
+            )
+        facts = {
+            "kind": "int8",
+            "kept": kept,
+            "num_layers": len(layers),
+            "calibration_images": len(pixels),
+            "measure": score.what,
+            "before": before,
+            "after": after,
+            "max_loss": quantise.max_loss,
+            **_compare_speed(original, model, record, images),
+        }
+        for path in own.iterdir():
+            shutil.copyfile(path, folder / path.name)
+        shutil.copyfile(plain / TASK_FILE, folder / TASK_FILE)
+    return found.model_copy(update={"quantised": facts})
+
+
+def write_fastest(
+    folder: Path,
+    trained: Trained,
+    settings: ExportSettings,
+    *,
+    engines: Sequence[str],
+    images: ProofImages,
+    source: str,
+    quantise: QuantiseSettings | None = None,
+    batches: Sequence[int] = BATCHES,
+    seconds: float = SECONDS,
+    told: Callable[[str], object] = lambda line: None,
+) -> ExportRecord:
+    """Write the fastest of the engines into a folder, with the measurements in its record.
+
+    With `quantise` each engine that has int8 stands for election twice, and int8 is taken only where it is faster.
+    """
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".engines-") as name:
+        place = Path(name)
+        candidates = write_candidates(trained, settings, engines=engines, source=source, folder=place)
+        for engine in list(candidates):
+            if quantise is None:
+                break
+            own = replace(settings, engine=engine)
+            target = place / f"{engine}{_INT8}"
+            target.mkdir()
+            try:
+                record = write_quantised(
+                    target,
+                    trained,
+                    own,
+                    quantise,
+                    images=images,
+                    source=source,
+                    told=told,
+                )
+            except ValueError as error:
+                told(f"{engine} is not quantised: {error}")
+                continue
+            candidates[target.name] = Candidate(target, record)
+        comparison = compare_candidates(candidates, images=images, batches=batches, seconds=seconds, told=told)
+        if quantise is not None and not comparison.engine.endswith(_INT8):
+            told(f"int8 is not taken: {comparison.engine} in float32 is faster here")
+        chosen = candidates[comparison.engine]
+        for path in chosen.folder.iterdir():
+            shutil.move(path, folder / path.name)
+    update = {"threads": comparison.threads, "choice": comparison.describe()}
+    return chosen.record.model_copy(update=update)
+
+
+def _quantise(
+    engine: type[Engine],
+    draft: Draft,
+    plain: Path,
+    own: Path,
+    record: ExportRecord,
+    *,
+    pixels: torch.Tensor,
+    kept: list[str],
+) -> ExportRecord:
+    names = engine.write_int8(draft, plain, own, pixels=pixels, kept=kept)
+    files = {name: sha256_of(own / name) for name in names}
+    return record.model_copy(update={"files": files, "quantised": {"kind": "int8", "kept": kept}})
+
+
+def _compare_speed(
+    original: EngineModel, model: EngineModel, record: ExportRecord, images: ProofImages
+) -> dict[str, Any]:
+    """Images a second before and after, by turns, for one image and for sixteen."""
+    speeds: dict[str, Any] = {}
+    ratios = []
+    for batch in (1, 16):
+        pixels = pixels_for(record, images, batch)
+        asks = {place: partial(one.engine, pixels) for place, one in enumerate((original, model))}
+        times = time_by_turns(asks, seconds=_SECONDS)
+        before, after = (batch / statistics.median(times[place]) for place in (0, 1))
+        speeds[f"batch_{batch}"] = {"before": before, "after": after}
+        ratios.append(after / before)
+    return {"images_per_second": speeds, "is_faster": statistics.geometric_mean(ratios) > 1.0}
+
+
+def _clear(folder: Path) -> None:
+    folder.mkdir(exist_ok=True)
+    for path in folder.iterdir():
+        path.unlink()

@@ -1,0 +1,1 @@
+"""Trained models and galleries behind HTTP, and a page to try them on."""

@@ -1,0 +1,98 @@
+"""Encoded images to what models take, in worker threads: the event loop never waits for a decoder."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from vitrail.data.augment import EvaluationView
+from vitrail.data.decode import BrokenImageError, ImageTooLargeError, OpenedImage, open_image
+from vitrail.explain.canvas import Rectangle
+from vitrail.explain.drawing import as_picture, find_seen
+from vitrail.serving.refusals import RefusedError
+
+Result = TypeVar("Result")
+_SHOWN_SIDE = 640  # pixels of the longer side of a picture that maps are drawn on
+
+
+class ShownPicture(NamedTuple):
+    """What a model sees of an image, and the image itself, small enough to draw on."""
+
+    seen: Tensor  # uint8 [3, height, width]
+    image: Image.Image
+    part: Rectangle  # of the image, that the model sees
+
+
+class Workers:
+    """Threads that read bodies, decode images, draw pictures and search galleries."""
+
+    def __init__(self, count: int) -> None:
+        self._pool = ThreadPoolExecutor(
+            count, thread_name_prefix="worker", initializer=torch.set_num_threads, initargs=(1,)
+        )
+
+    async def run(self, work: Callable[..., Result], *arguments: Any) -> Result:
+        """What the work gives, computed in one of the threads."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, work, *arguments)
+
+    async def map(self, work: Callable[..., Result], items: Sequence[Any], *arguments: Any) -> list[Result]:
+        """The work for each item, in several threads; the first error is raised when all have ended."""
+        found = await asyncio.gather(*(self.run(work, item, *arguments) for item in items), return_exceptions=True)
+        results: list[Result] = []
+        for place, result in enumerate(found):
+            if isinstance(result, RefusedError) and len(found) > 1:
+                raise RefusedError(result.status, f"image {place} {str(result).removeprefix('the image ')}")
+            if isinstance(result, BaseException):
+                raise result
+            results.append(result)
+        return results
+
+    def close(self) -> None:
+        """End the threads."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def open_checked(data: bytes | np.ndarray, max_pixels: int) -> OpenedImage:
+    """An image of which the header is sound and not too large."""
+    try:
+        return open_image(data, max_pixels=max_pixels)
+    except ImageTooLargeError as error:
+        raise RefusedError(413, f"the image {error}") from None
+    except ValueError as error:
+        raise RefusedError(422, f"the image {error}") from None
+
+
+def make_seen(data: bytes | np.ndarray, view: EvaluationView, max_pixels: int) -> Tensor:
+    """What a model sees of an image, uint8 [3, height, width]."""
+    image = open_checked(data, max_pixels)
+    try:
+        return view(image)
+    except BrokenImageError as error:
+        raise RefusedError(422, f"the image {error}") from None
+
+
+def make_shown(data: bytes, view: EvaluationView, max_pixels: int) -> ShownPicture:
+    """What a model sees of an image, beside the image."""
+    image = open_checked(data, max_pixels)
+    try:
+        crop = view.plan((image.height, image.width))
+        seen, whole = crop.apply(image), as_picture(image.pixels())
+    except BrokenImageError as error:
+        raise RefusedError(422, f"the image {error}") from None
+    factor = min(1.0, _SHOWN_SIDE / max(whole.size))
+    size = max(1, round(whole.width * factor)), max(1, round(whole.height * factor))
+    return ShownPicture(seen, whole.resize(size, Image.Resampling.BICUBIC), find_seen(crop).scaled(factor))
+
+
+def decode_whole(data: bytes, max_pixels: int) -> np.ndarray:
+    """All pixels of an image, uint8 [height, width, 3]."""
+    image = open_checked(data, max_pixels)
+    try:
+        return image.pixels().permute(1, 2, 0).contiguous().numpy()
+    except BrokenImageError as error:
+        raise RefusedError(422, f"the image {error}") from None

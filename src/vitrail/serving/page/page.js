@@ -1,0 +1,389 @@
+// The page: one picture, and what every model and gallery of the server says about it.
+
+import { bars, code, element, failure, percent, thumbnails } from "/static/drawing.js";
+
+const find = (id) => document.getElementById(id);
+const state = { models: [], galleries: [], model: null, gallery: null, picture: null, name: "picture.jpg", key: "", turn: 0 };
+const TOP = 5;
+
+// Asking.
+
+class Refused extends Error {
+  constructor(message, status) {
+    super(message);
+    this.status = status;
+  }
+}
+
+async function ask(path, { method = "GET", body = null, signal = null } = {}) {
+  const headers = state.key ? { Authorization: `Bearer ${state.key}` } : {};
+  let answer;
+  try {
+    answer = await fetch(path, { method, headers, body, signal });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Refused("The server can't be reached.", 0);
+  }
+  if (answer.ok) return answer;
+  let message = `The server answered with ${answer.status}.`;
+  try {
+    message = (await answer.json()).error.message;
+  } catch { /* it was no JSON */ }
+  if (answer.status === 401) find("access").open = true;
+  throw new Refused(message, answer.status);
+}
+
+function form(fields, pictures = [[state.picture, state.name]]) {
+  const made = new FormData();
+  for (const [picture, name] of pictures) made.append("image", picture, name);
+  for (const [name, value] of Object.entries(fields)) made.append(name, String(value));
+  return made;
+}
+
+function show(id, ...children) {
+  find(id).hidden = false;
+  find(id).querySelector(".content").replaceChildren(...children);
+}
+
+function tell(id, path, fields, options = {}) {
+  const url = `${location.origin}${path}`;
+  find(id).querySelector(".code").replaceChildren(code({ url, fields, file: state.name, key: Boolean(state.key), ...options }));
+}
+
+function complain(message) {
+  find("error").textContent = message;
+  find("error").hidden = false;
+}
+
+// What is served.
+
+async function begin() {
+  find("error").hidden = true;
+  try {
+    const listed = await (await ask("/v1/models")).json();
+    state.models = listed.models;
+    state.galleries = listed.galleries;
+  } catch (error) {
+    complain(error.message);
+    return;
+  }
+  choose("model", state.models.map((model) => model.name));
+  await chooseModel(state.models[0]?.name);
+}
+
+function choose(id, names, texts = names) {
+  const kept = find(id).value;
+  find(id).replaceChildren(...names.map((name, place) => element("option", { value: name }, texts[place])));
+  if (names.includes(kept)) find(id).value = kept;
+  const around = find(`${id}-choice`);
+  if (around) around.hidden = names.length < (id === "model" || id === "gallery" ? 2 : 1);
+}
+
+async function chooseModel(name) {
+  if (name === undefined) return;
+  try {
+    state.model = await (await ask(`/v1/models/${encodeURIComponent(name)}`)).json();
+  } catch (error) {
+    complain(error.message);
+    return;
+  }
+  choose("gallery", state.model.galleries);
+  state.gallery = state.model.galleries[0] ?? null;
+  prepareMaps();
+  await listClasses();
+  for (const id of ["classes", "maps", "overlay", "neighbours"]) find(id).hidden = true;
+  if (state.picture) await look();
+}
+
+// A picture.
+
+async function take(file, name) {
+  if (!file) return;
+  state.picture = file;
+  state.name = name || file.name || "picture.png";
+  find("error").hidden = true;
+  const preview = find("preview");
+  if (preview.src) URL.revokeObjectURL(preview.src);
+  preview.hidden = false;
+  preview.alt = `your picture ${state.name}`;
+  preview.src = URL.createObjectURL(file);
+  find("drop-hint").textContent = state.name;
+  await look();
+}
+
+async function look() {
+  const turn = ++state.turn;
+  find("status").textContent = "Looking ...";
+  find("error").hidden = true;
+  const able = (ability) => state.model?.abilities.includes(ability);
+  const tasks = [];
+  if (able("predict")) tasks.push(showClasses(turn));
+  if (able("segment")) tasks.push(showPlaces(turn, "segment"));
+  if (able("detect")) tasks.push(showPlaces(turn, "detect"));
+  if (state.gallery) tasks.push(showNeighbours(turn));
+  if (able("explain")) tasks.push(showMap(turn));
+  const ended = await Promise.allSettled(tasks);
+  if (turn !== state.turn) return;
+  const wrong = ended.find((one) => one.status === "rejected");
+  find("status").textContent = wrong ? "" : `Answered by ${state.model.name}.`;
+  if (wrong) {
+    complain(wrong.reason.message);
+    for (const id of ["classes", "maps", "overlay", "neighbours"]) find(id).hidden = true;
+  }
+}
+
+function modelPath(verb) {
+  return `/v1/models/${encodeURIComponent(state.model.name)}/${verb}`;
+}
+
+async function showClasses(turn) {
+  const fields = { top: TOP };
+  const content = await (await ask(modelPath("predict"), { method: "POST", body: form(fields) })).json();
+  if (turn !== state.turn) return;
+  const answers = content.predictions[0].answers;
+  show("classes", bars(answers.map((one) => [one.class, one.probability])));
+  tell("classes", modelPath("predict"), fields);
+  const names = answers.map((one) => one.class);
+  choose("class", names);
+  find("class-choice").hidden = find("kind").value !== "gradient";
+}
+
+async function showPlaces(turn, verb) {
+  const content = await (await ask(modelPath(verb), { method: "POST", body: form({}) })).json();
+  if (turn !== state.turn) return;
+  const found = content.predictions[0];
+  const entries = verb === "segment"
+    ? found.classes.slice(0, 12).map((one) => [one.class, one.share])
+    : found.objects.filter((one) => one.probability >= 0.5).slice(0, 12).map((one) => [one.class, one.probability]);
+  const told = entries.map(([name, value]) => `${name} ${percent(value)}`).join(", ") || "nothing";
+  const picture = element("img", { class: "shown", alt: `your picture with what was found: ${told}`, src: `data:image/png;base64,${found.png.overlay}` });
+  const list = entries.length ? bars(entries) : element("p", {}, "Nothing that it is sure of.");
+  show("overlay", picture, list);
+  tell("overlay", modelPath(verb), {});
+}
+
+// Maps.
+
+let mapAsked = null;
+
+function prepareMaps() {
+  const maps = state.model.maps;
+  if (!maps) return;
+  choose("kind", maps.kinds);
+  find("layer").min = 0;
+  find("layer").max = Math.max(0, maps.layers.length - 1);
+  find("layer").value = Math.max(0, maps.layers.indexOf(maps.shown_layer));
+  find("head").max = maps.heads;
+  find("head").value = 0;
+  arrangeMaps();
+}
+
+function arrangeMaps() {
+  const maps = state.model.maps;
+  const kind = find("kind").value;
+  find("layer-choice").hidden = kind !== "attention" || maps.layers.length < 2;
+  find("head-choice").hidden = kind !== "attention" || maps.heads < 2;
+  find("class-choice").hidden = kind !== "gradient" || !find("class").options.length;
+  const layer = maps.layers[Number(find("layer").value)];
+  const head = Number(find("head").value);
+  find("layer-value").textContent = `${layer} of ${maps.layers.at(-1)}`;
+  find("head-value").textContent = head ? `${head - 1} of ${maps.heads - 1}` : `mean of ${maps.heads}`;
+  find("layer").setAttribute("aria-valuetext", `layer ${layer}`);
+  find("head").setAttribute("aria-valuetext", head ? `head ${head - 1}` : "mean of all heads");
+}
+
+function mapFields() {
+  const maps = state.model.maps;
+  const fields = { kind: find("kind").value };
+  if (fields.kind === "attention" && maps.layers.length) fields.layer = maps.layers[Number(find("layer").value)];
+  if (fields.kind === "attention" && Number(find("head").value)) fields.head = Number(find("head").value) - 1;
+  if (fields.kind === "gradient" && find("class").value) fields.class = find("class").value;
+  return fields;
+}
+
+async function showMap(turn) {
+  mapAsked?.abort();
+  mapAsked = new AbortController();
+  const fields = mapFields();
+  const old = find("maps").querySelector("img.shown");
+  old?.classList.add("waits");
+  let answer;
+  try {
+    answer = await (await ask(modelPath("explain"), { method: "POST", body: form(fields), signal: mapAsked.signal })).blob();
+  } catch (error) {
+    if (error.name === "AbortError") return;
+    throw error;
+  }
+  if (turn !== state.turn) return;
+  const words = Object.entries(fields).map(([name, value]) => (name === "kind" ? value : `${name} ${value}`)).join(", ");
+  const url = URL.createObjectURL(answer);
+  const picture = element("img", { class: "shown", alt: `where the model looks in your picture: ${words}; yellow is most, blue is least`, src: url });
+  picture.addEventListener("load", () => URL.revokeObjectURL(url), { once: true });
+  show("maps", picture);
+  tell("maps", modelPath("explain"), fields, { out: "map.png" });
+}
+
+async function changeMap() {
+  arrangeMaps();
+  if (!state.picture) return;
+  try {
+    await showMap(state.turn);
+  } catch (error) {
+    show("maps", failure(error.message));
+  }
+}
+
+// The gallery.
+
+function galleryPath(verb = "") {
+  return `/v1/galleries/${encodeURIComponent(state.gallery)}${verb}`;
+}
+
+async function showNeighbours(turn) {
+  const fields = { top: 8 };
+  const content = await (await ask(galleryPath("/search"), { method: "POST", body: form(fields) })).json();
+  if (turn !== state.turn) return;
+  const found = content.results[0];
+  const likely = found.probabilities.slice(0, TOP).map((one) => [one.class, one.probability]);
+  const verdict = found.is_unknown
+    ? element("p", {}, element("b", {}, "unknown"), ": it is like nothing in the gallery. The nearest classes are:")
+    : element("p", {}, "The gallery takes it for ", element("b", { id: "gallery-label" }, found.label), ".");
+  show("neighbours", verdict, bars(likely), thumbnails(found.hits));
+  tell("neighbours", galleryPath("/search"), fields);
+}
+
+async function listClasses() {
+  find("teach").hidden = !state.gallery;
+  if (!state.gallery) return;
+  const described = await (await ask(galleryPath())).json();
+  const names = Object.entries(described.classes);
+  find("known").replaceChildren(...names.map(([name]) => element("option", { value: name })));
+  find("classes-of-gallery").querySelector("summary").textContent = `${names.length} classes, ${described.images} pictures in the gallery`;
+  find("classes-of-gallery").querySelector("ul").replaceChildren(...names.map(([name, count]) => {
+    const remove = element("button", { type: "button", class: "button small" }, "Remove");
+    remove.setAttribute("aria-label", `Remove the class ${name}`);
+    remove.addEventListener("click", () => removeClass(name, count));
+    return element("li", {}, element("span", {}, `${name} (${count})`), remove);
+  }));
+}
+
+async function removeClass(name, count) {
+  if (!confirm(`Remove ${name} with its ${count} pictures from the gallery?`)) return;
+  try {
+    await ask(`${galleryPath("/images")}?label=${encodeURIComponent(name)}`, { method: "DELETE" });
+    find("taught").textContent = `${name} is removed.`;
+  } catch (error) {
+    find("taught").replaceChildren(failure(error.message));
+    return;
+  }
+  await listClasses();
+  if (state.picture) await look();
+}
+
+async function teach(event) {
+  event.preventDefault();
+  const label = find("label").value.trim();
+  const pictures = [...find("examples").files].map((file) => [file, file.name]);
+  if (find("with-shown").checked && state.picture) pictures.push([state.picture, state.name]);
+  if (!label || !pictures.length) {
+    find("taught").replaceChildren(failure("Give the class a name and at least one picture."));
+    return;
+  }
+  const before = find("gallery-label")?.textContent ?? null;
+  find("taught").textContent = "Adding ...";
+  let added;
+  try {
+    added = await (await ask(galleryPath("/images"), { method: "POST", body: form({ label }, pictures) })).json();
+  } catch (error) {
+    find("taught").replaceChildren(failure(error.message));
+    return;
+  }
+  const url = `${location.origin}${galleryPath("/images")}`;
+  find("teach").querySelector(".code").replaceChildren(code({ url, fields: { label }, files: pictures.map(([, name]) => name), key: Boolean(state.key) }));
+  find("teach-form").reset();
+  await listClasses();
+  if (state.picture) await look();
+  const after = find("gallery-label")?.textContent ?? null;
+  const change = state.picture && before !== after ? ` The answer changed from ${before ?? "unknown"} to ${after ?? "unknown"}.` : "";
+  find("taught").textContent = `${added.added} added to ${label}, now ${added.images_of_label} in all.${change}`;
+}
+
+// The camera.
+
+let stream = null;
+
+async function openCamera() {
+  try {
+    stream = await navigator.mediaDevices.getUserMedia({ video: { facingMode: "environment" } });
+  } catch {
+    complain("The camera can't be used: allow it in the browser, or choose a file.");
+    return;
+  }
+  find("video").srcObject = stream;
+  find("camera-dialog").showModal();
+}
+
+function closeCamera() {
+  for (const track of stream?.getTracks() ?? []) track.stop();
+  stream = null;
+  if (find("camera-dialog").open) find("camera-dialog").close();
+}
+
+function shoot() {
+  const video = find("video");
+  const canvas = element("canvas", { width: video.videoWidth, height: video.videoHeight });
+  canvas.getContext("2d").drawImage(video, 0, 0);
+  canvas.toBlob((blob) => take(blob, "camera.jpg"), "image/jpeg", 0.92);
+  closeCamera();
+}
+
+// What people do.
+
+find("file").addEventListener("change", (event) => {
+  take(event.target.files[0]);
+  event.target.value = "";
+});
+find("preview").addEventListener("error", () => { find("preview").hidden = true; });
+const drop = find("drop");
+for (const name of ["dragover", "dragenter"]) {
+  document.addEventListener(name, (event) => {
+    event.preventDefault();
+    drop.classList.add("over");
+  });
+}
+document.addEventListener("dragleave", (event) => { if (!event.relatedTarget) drop.classList.remove("over"); });
+document.addEventListener("drop", (event) => {
+  event.preventDefault();
+  drop.classList.remove("over");
+  take(event.dataTransfer.files[0]);
+});
+document.addEventListener("paste", (event) => {
+  const file = [...event.clipboardData.files].find((one) => one.type.startsWith("image/"));
+  if (file) take(file, file.name || "pasted.png");
+});
+find("model").addEventListener("change", (event) => chooseModel(event.target.value));
+find("gallery").addEventListener("change", async (event) => {
+  state.gallery = event.target.value;
+  await listClasses();
+  if (state.picture) await look();
+});
+for (const id of ["kind", "class", "layer", "head"]) find(id).addEventListener("input", changeMap);
+find("map-settings").addEventListener("submit", (event) => event.preventDefault());
+find("teach-form").addEventListener("submit", teach);
+find("key-form").addEventListener("submit", async (event) => {
+  event.preventDefault();
+  state.key = find("key").value.trim();
+  try {
+    sessionStorage.setItem("key", state.key);
+  } catch { /* a browser that keeps nothing */ }
+  await begin();
+});
+if (navigator.mediaDevices?.getUserMedia) find("camera").hidden = false;
+find("camera").addEventListener("click", openCamera);
+find("shoot").addEventListener("click", shoot);
+find("close-camera").addEventListener("click", closeCamera);
+find("camera-dialog").addEventListener("close", closeCamera);
+try {
+  state.key = sessionStorage.getItem("key") ?? "";
+} catch { /* a browser that keeps nothing */ }
+begin();

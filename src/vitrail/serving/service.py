@@ -1,0 +1,222 @@
+"""What the routes ask: images in, answers out, through workers that decode, queues, and one thread that computes."""
+
+import asyncio
+import contextlib
+import contextvars
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from vitrail.serving.batching import Batcher, ComputeLane
+from vitrail.serving.decoding import Workers, decode_whole, make_seen, make_shown, open_checked
+from vitrail.serving.fleet import Fleet
+from vitrail.serving.keys import KeyRing, read_keys
+from vitrail.serving.limits import ServingLimits
+from vitrail.serving.refusals import RefusedError
+from vitrail.serving.served_gallery import ServedGallery
+from vitrail.serving.served_model import EMBED, EXPLAIN, DrawnAnswer, DrawnMap, MapQuestion, ServedModel
+from vitrail.serving.telemetry import LOGGER, Telemetry
+
+Pixels = bytes | np.ndarray  # an encoded image, or uint8 [height, width, 3]
+
+
+class Crew:
+    """A fleet with the queues in front of its models; a request stays with the crew that it began with."""
+
+    def __init__(self, fleet: Fleet, *, lane: ComputeLane, limits: ServingLimits, telemetry: Telemetry) -> None:
+        self.fleet = fleet
+        self._lane, self._limits, self._telemetry = lane, limits, telemetry
+        self.batchers: dict[tuple[str, str], Batcher[Any, Any]] = {}
+
+    def model(self, name: str, ability: str | None = None) -> ServedModel:
+        """The model of that name, which must be able to do what is asked."""
+        found = self.fleet.models.get(name)
+        if found is None:
+            raise RefusedError(404, f"no model {name[:64]!r}; there are: {', '.join(self.fleet.models) or 'none'}")
+        if ability is not None:
+            found.require(ability)
+        return found
+
+    def gallery(self, name: str) -> ServedGallery:
+        """The gallery of that name."""
+        found = self.fleet.galleries.get(name)
+        if found is None:
+            raise RefusedError(404, f"no gallery {name[:64]!r}; there are: {', '.join(self.fleet.galleries) or 'none'}")
+        return found
+
+    def gallery_of(self, model: ServedModel, name: str | None) -> ServedGallery:
+        """The gallery whose embeddings are a model's: the one that is named, or the only one."""
+        fitting = {one.name: one for one in self.fleet.galleries.values() if one.viewer is model}
+        if name is None and len(fitting) == 1:
+            return next(iter(fitting.values()))
+        if name is not None and name in fitting:
+            return fitting[name]
+        known = ", ".join(fitting) or "none"
+        raise RefusedError(404, f"say which gallery of the model {model.name!r} is searched; there are: {known}")
+
+    def batcher(self, model: ServedModel, verb: str) -> Batcher[Any, Any]:
+        """The queue in front of a computation of a model."""
+        key = model.name, verb
+        if key not in self.batchers:
+            compute: Callable[[list[Any]], Sequence[Any]]
+            if verb == EMBED:
+                compute, max_batch = model.compute_embeddings, None
+            elif verb == EXPLAIN:
+                compute, max_batch = model.compute_maps, 1
+            elif model.answers_by_logits:
+                compute, max_batch = model.compute_logits, None
+            else:
+                compute, max_batch = model.compute_answers, 1
+            telemetry = self._telemetry
+
+            def note(count: int, seconds: float) -> None:
+                telemetry.batches.labels(*key).observe(count)
+                telemetry.computing.labels(*key).observe(seconds)
+
+            self.batchers[key] = Batcher(compute, lane=self._lane, limits=self._limits, max_batch=max_batch, note=note)
+        return self.batchers[key]
+
+    async def close(self) -> None:
+        """Wait until all that was asked is answered."""
+        await asyncio.gather(*(one.close() for one in self.batchers.values()))
+
+
+class Service:
+    """The server without HTTP."""
+
+    def __init__(
+        self,
+        load: Callable[[], Fleet],
+        *,
+        limits: ServingLimits | None = None,
+        keys_file: Path | None = None,
+        num_workers: int | None = None,
+        threads: int | None = None,
+    ) -> None:
+        self.limits, self.telemetry = limits or ServingLimits(), Telemetry()
+        self._load, self._keys_file = load, keys_file
+        self.keys: KeyRing | None = None if keys_file is None else read_keys(keys_file)
+        self.lane = ComputeLane(threads=threads)
+        self.workers = Workers(num_workers or min(8, 2 + (os.cpu_count() or 1)))
+        self._writers = Workers(1)  # galleries are changed one by one, and never keep images from being decoded
+        self.crew = self._gather(load())
+        self._reloading = asyncio.Lock()
+        self._leaving: set[asyncio.Task[None]] = set()
+        self.held = 0  # bytes of requests that are being answered
+        self.is_draining = False
+
+    def _gather(self, fleet: Fleet) -> Crew:
+        return Crew(fleet, lane=self.lane, limits=self.limits, telemetry=self.telemetry)
+
+    async def reload(self) -> bool:
+        """Load everything anew, keys too, and let it take over; what is wrong leaves all as it is."""
+        async with self._reloading:
+            try:
+                keys = None if self._keys_file is None else read_keys(self._keys_file)
+                context = contextvars.copy_context()  # with it, what the user has said to trust
+                crew = self._gather(await self._writers.run(context.run, self._load))
+            except Exception as error:  # a file that is half written is no reason to stop serving
+                LOGGER.error("not loaded anew: %s", error, extra={"fields": {"event": "reload"}})
+                self.telemetry.reloads.labels("failed").inc()
+                return False
+            former, self.crew, self.keys = self.crew, crew, keys
+            leaving = asyncio.create_task(former.close())
+            self._leaving.add(leaving)
+            leaving.add_done_callback(self._leaving.discard)
+            LOGGER.info("loaded anew", extra={"fields": {"event": "reload"}})
+            self.telemetry.reloads.labels("loaded").inc()
+            return True
+
+    async def close(self) -> None:
+        """End when all is answered."""
+        await self.crew.close()
+        for leaving in list(self._leaving):
+            await leaving
+        self.lane.close()
+        self.workers.close()
+        self._writers.close()
+
+    @contextlib.contextmanager
+    def holding(self) -> Iterator[Callable[[int], None]]:
+        """Count the bytes of a request while it is answered; more than all may hold is refused."""
+        own = 0
+
+        def hold(count: int) -> None:
+            nonlocal own
+            if self.held + count > self.limits.max_held:
+                raise RefusedError(429, "the server holds as many requests as it can: try again later", retry_after=1.0)
+            own += count
+            self.held += count
+
+        try:
+            yield hold
+        finally:
+            self.held -= own
+
+    def measure(self) -> bytes:
+        """All numbers at this moment, as Prometheus reads them."""
+        for (name, verb), batcher in self.crew.batchers.items():
+            self.telemetry.queue.labels(name, verb).set(len(batcher))
+        for name, gallery in self.crew.fleet.galleries.items():
+            self.telemetry.gallery.labels(name).set(len(gallery))
+        self.telemetry.held.set(self.held)
+        return self.telemetry.render()
+
+    async def look(self, crew: Crew, model: ServedModel, verb: str, images: Sequence[Pixels]) -> list[Tensor]:
+        """What one pass says about each image: its logits, or its embedding."""
+        with crew.batcher(model, verb).reserve(len(images)) as place:
+            view, most = model.trained.view, self.limits.max_pixels
+            if len(images) == 1:
+                seen = [await self.workers.run(make_seen, images[0], view, most)]
+            else:
+                seen = await self.workers.map(make_seen, images, view, most)
+            return await place.ask(seen)
+
+    async def answer(self, crew: Crew, model: ServedModel, verb: str, images: Sequence[bytes]) -> list[DrawnAnswer]:
+        """Answers about places in each image."""
+        with crew.batcher(model, verb).reserve(len(images)) as place:
+            await self.workers.map(open_checked, images, self.limits.max_pixels)
+            return await place.ask(list(images))
+
+    async def explain(self, crew: Crew, model: ServedModel, image: bytes, **asked: Any) -> DrawnMap:
+        """A map of an image, as `MapQuestion` says it."""
+        with crew.batcher(model, EXPLAIN).reserve(1) as place:
+            shown = await self.workers.run(make_shown, image, model.trained.view, self.limits.max_pixels)
+            return (await place.ask([MapQuestion(shown, **asked)]))[0]
+
+    async def search(
+        self, crew: Crew, gallery: ServedGallery, images: Sequence[Pixels], *, top: int, **asked: Any
+    ) -> list[dict[str, Any]]:
+        """What a gallery says about each image."""
+        vectors = await self.look(crew, gallery.viewer, EMBED, images)
+        return await self.workers.run(lambda: gallery.search(vectors, top=top, **asked))
+
+    async def add(self, gallery: ServedGallery, label: str, images: Sequence[bytes], *, coarse: str | None) -> Any:
+        """Add images to a class of a gallery; what is broken is refused before anything is changed."""
+        await self.workers.map(open_checked, images, self.limits.max_pixels)
+
+        def change() -> Any:
+            whole = []
+            for place, image in enumerate(images):
+                try:
+                    whole.append(decode_whole(image, self.limits.max_pixels))
+                except RefusedError as error:
+                    raise RefusedError(error.status, f"image {place}: {error}") from None
+            return gallery.add(label, whole, coarse=coarse)
+
+        return await self._change(change)
+
+    async def remove(self, gallery: ServedGallery, *, label: str | None = None, identity: str | None = None) -> Any:
+        """Remove a class, or one image."""
+        if identity is not None:
+            return await self._change(lambda: gallery.remove_image(identity))
+        assert label is not None
+        return await self._change(lambda: gallery.remove(label))
+
+    async def _change(self, work: Callable[[], Any]) -> Any:
+        """Change a gallery to the end, also for a client that has gone: half a change there is not."""
+        return await asyncio.shield(self._writers.run(work))

@@ -1,0 +1,74 @@
+"""What a server says of itself: numbers for Prometheus, and a line of JSON for every request."""
+
+import json
+import logging
+import sys
+import time
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+LOGGER = logging.getLogger("vitrail.serving")
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+_IMAGES = (1, 2, 4, 8, 16, 32, 64)
+
+
+class Telemetry:
+    """Counters of one server."""
+
+    def __init__(self) -> None:
+        registry = self.registry = CollectorRegistry()
+        self.requests = Counter(
+            "vitrail_requests", "requests that were answered", ["route", "name", "status"], registry=registry
+        )
+        self.seconds = Histogram(
+            "vitrail_request_seconds",
+            "seconds from the head of a request to its answer",
+            ["route", "name"],
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self.batches = Histogram(
+            "vitrail_batch_images", "images computed together", ["name", "verb"], buckets=_IMAGES, registry=registry
+        )
+        self.computing = Histogram(
+            "vitrail_batch_seconds", "seconds of a batch", ["name", "verb"], buckets=_SECONDS, registry=registry
+        )
+        self.queue = Gauge(
+            "vitrail_queue_images", "images decoded, waiting or computed", ["name", "verb"], registry=registry
+        )
+        self.gallery = Gauge("vitrail_gallery_images", "images of a gallery", ["name"], registry=registry)
+        self.held = Gauge("vitrail_held_bytes", "bytes of requests being answered", registry=registry)
+        self.reloads = Counter("vitrail_reloads", "times that all was loaded anew", ["result"], registry=registry)
+
+    def render(self) -> bytes:
+        """All numbers, as Prometheus reads them."""
+        return generate_latest(self.registry)
+
+
+class JsonLines(logging.Formatter):
+    """Records as JSON, one a line; what a caller puts into `fields` stands beside the message."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The record in one line."""
+        content: dict[str, Any] = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "message": record.getMessage(),
+            **getattr(record, "fields", {}),
+        }
+        if record.exc_info:
+            content["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(content, ensure_ascii=True, default=str)
+
+
+def log_to_stderr(level: int = logging.INFO) -> None:
+    """Write the server's and uvicorn's records to stderr as lines of JSON."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines())
+    for name in ("vitrail", "uvicorn"):
+        logger = logging.getLogger(name)
+        logger.handlers, logger.propagate = [handler], False
+        logger.setLevel(level)
+    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+    logging.getLogger("uvicorn.access").disabled = True

@@ -1,0 +1,116 @@
+"""Models that answer about places in images, over HTTP: masks, boxes, and pictures of them."""
+
+import base64
+from collections.abc import Iterator
+from io import BytesIO
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+from PIL import Image
+from served import encode, read_png, serving
+from tiny_runs import run_in
+
+from vitrail.inference.trained import load_trained
+
+SEGMENT = (
+    "task=segment",
+    "regularisation.ema=null",
+    "model=deit_tiny",
+    "model.settings={patch_size: 8, dim: 16, depth: 2, num_heads: 2}",
+    "data=shapes:size=32,count=8,val=4",
+    "image_size=32",
+    "batch_size=8",
+    "epochs=1",
+    "segment.channels=8",
+)
+DETECT = (
+    "task=detect",
+    "regularisation.ema=null",
+    "model=patchconvnet_s20",
+    "model.settings={patch_size: 8, dim: 16, depth: 1}",
+    "data=shapes:size=64,count=8,val=4",
+    "image_size=64",
+    "batch_size=8",
+    "epochs=1",
+    "detector.pyramid=chained",
+    "detector.channels=16",
+    "detector.anchor_sizes=[8, 16, 24, 32, 48]",
+    "detector.box_dim=32",
+    "detector.mask_dim=16",
+    "detector.mask_depth=1",
+    "detector.train_proposals=40",
+    "detector.proposals=20",
+    "detector.anchors_per_image=32",
+    "detector.boxes_per_image=16",
+    "detector.max_detections=5",
+    "detector.score_threshold=0.0",
+    "view.short_side=64",
+    "view.max_side=96",
+    "augmentation.short_sides=[64]",
+    "augmentation.max_side=96",
+    "augmentation.crop=0.0",
+)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("runs")
+    return {"pixels": run_in(folder / "pixels", *SEGMENT).path, "things": run_in(folder / "things", *DETECT).path}
+
+
+@pytest.fixture(scope="module")
+def client(runs: dict[str, Path]) -> Iterator[httpx.Client]:
+    with serving(*map(str, runs.values())) as server, server.client() as client:
+        yield client
+
+
+def test_masks(client: httpx.Client, runs: dict[str, Path]) -> None:
+    assert client.get("/v1/models/pixels").json()["abilities"] == ["segment", "explain"]
+    picture = encode("cyan", side=40)
+    (found,) = client.post("/v1/models/pixels/segment", files={"image": picture}).json()["predictions"]
+    assert (found["height"], found["width"]) == (40, 40)
+    assert sum(one["share"] for one in found["classes"]) == pytest.approx(1.0, abs=1e-5)
+    mask = read_png(base64.b64decode(found["png"]["mask"]))
+    expected = load_trained(runs["pixels"]).predict(np.asarray(Image.open(BytesIO(picture))))
+    np.testing.assert_array_equal(mask, expected.mask)  # type: ignore[union-attr]
+    shown = client.post("/v1/models/pixels/segment", files={"image": picture}, data={"picture": "overlay"})
+    assert read_png(shown.content).shape == (40, 40, 3)
+    wrong = client.post("/v1/models/pixels/segment", files={"image": picture}, data={"picture": "photo"})
+    assert (wrong.status_code, "picture is one of mask, overlay" in wrong.text) == (400, True)
+
+
+def test_objects(client: httpx.Client) -> None:
+    assert client.get("/v1/models/things").json()["abilities"][0] == "detect"
+    answer = client.post("/v1/models/things/detect", files=[("image", encode(side=64)), ("image", encode(side=48))])
+    first, second = answer.json()["predictions"]
+    assert (first["width"], second["width"]) == (64, 48)
+    assert {"class", "probability", "box", "mask"} <= first["objects"][0].keys()
+    assert read_png(base64.b64decode(first["png"]["overlay"])).ndim == 3
+    assert client.post("/v1/models/things/predict", files={"image": encode()}).status_code == 404
+
+
+def test_a_broken_image_is_refused_alone(client: httpx.Client) -> None:
+    whole = encode(side=64)
+    cut = client.post("/v1/models/things/detect", files={"image": whole[:-30]})
+    assert cut.status_code == 422
+    assert "cut off or damaged" in cut.json()["error"]["message"]
+    assert client.post("/v1/models/things/detect", files={"image": whole}).status_code == 200
+
+
+def test_the_protocol_gives_answers_as_texts(client: httpx.Client) -> None:
+    asked = {
+        "inputs": [
+            {
+                "name": "image",
+                "datatype": "BYTES",
+                "shape": [1],
+                "data": [base64.b64encode(encode(side=32)).decode()],
+            }
+        ]
+    }
+    assert client.get("/v2/models/pixels").json()["outputs"] == [{"name": "answer", "datatype": "BYTES", "shape": [-1]}]
+    (output,) = client.post("/v2/models/pixels/infer", json=asked).json()["outputs"]
+    assert output["name"] == "answer"
+    assert '"classes"' in output["data"][0]

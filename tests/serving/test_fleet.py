@@ -1,0 +1,141 @@
+"""What words of a command line name, what is loaded once, and the errors of both."""
+
+import socket
+from pathlib import Path
+
+import pytest
+import torch
+from served import build_gallery, encode, save_tiny, serving
+from tiny_runs import run_in
+
+from vitrail.cli import main
+from vitrail.inference.exporting import ExportSettings, export_trained
+from vitrail.inference.packs import pack_run
+from vitrail.inference.proof_images import ProofImages
+from vitrail.inference.trained import load_trained
+from vitrail.serving.fleet import FleetEntry, load_fleet, read_entries
+from vitrail.serving.limits import ServingLimits
+
+SHORT = ("epochs=1", "regularisation.ema=null", "augmentation.repeats=1")
+
+
+def test_names_come_from_folders_models_or_people(tmp_path: Path) -> None:
+    model = save_tiny(tmp_path / "My pets!")
+    gallery = build_gallery(tmp_path / "shades", model)
+    entries = read_entries([str(model), "deit_tiny", "init=random", f"b={gallery}", "timm/resnet50.a1_in1k"])
+    assert entries == [
+        FleetEntry("My-pets-", str(model)),
+        FleetEntry("deit_tiny", "deit_tiny init=random"),
+        FleetEntry("b", str(gallery), is_gallery=True),
+        FleetEntry("resnet50.a1_in1k", "timm/resnet50.a1_in1k"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["init=x"], "belongs behind a model"),
+        (["deit_tiny", "deit_tiny"], "two of what is served are called deit_tiny"),
+        ([], "say what to serve"),
+        (["---"], "has no name that an address can hold"),
+    ],
+)
+def test_words_that_name_nothing(words: list[str], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        read_entries(words)
+
+
+def test_packs_share_one_trunk_and_a_gallery_its_model(tmp_path: Path) -> None:
+    trunk = run_in(tmp_path / "trunk", *SHORT)
+    packs = []
+    for name, seed in (("one", 1), ("two", 2)):
+        words = (*SHORT, f"init={trunk.path}", "train_only=attention", "lr=1e-2", f"seed={seed}")
+        packs.append(pack_run(run_in(tmp_path / name, *words).path).folder)
+    gallery = build_gallery(tmp_path / "colours", tmp_path / "trunk")
+    entries = read_entries([*map(str, packs), str(trunk.path), str(gallery)])
+    assert [entry.name for entry in entries] == ["one", "two", "trunk", "colours"]
+    fleet = load_fleet(entries, device=torch.device("cpu"))
+    one, two = (dict(fleet.models[name].fast.named_parameters()) for name in ("one", "two"))
+    shared = [name for name in one if one[name].data_ptr() == two[name].data_ptr()]
+    assert "stem.projection.weight" in shared or any(name.startswith("stem.") for name in shared)
+    assert not any(name.startswith("head.") for name in shared)
+    assert len(shared) > len(one) // 3
+    images = torch.rand(2, 3, 16, 16)
+    for name, folder in zip(("one", "two"), packs, strict=True):
+        alone = load_trained(folder).model
+        torch.testing.assert_close(fleet.models[name].fast(images), alone(images))
+    assert fleet.galleries["colours"].viewer is fleet.models["trunk"]
+
+
+def test_a_gallery_alone_brings_its_model(tmp_path: Path) -> None:
+    gallery = build_gallery(tmp_path / "colours", save_tiny(tmp_path / "pets"))
+    with serving(str(gallery)) as server, server.client() as client:
+        described = client.get("/v1/models/colours").json()
+        assert described["galleries"] == ["colours"]
+        found = client.post("/v1/models/colours/search", files={"image": encode("cyan", seed=90)})
+        assert found.json()["results"][0]["label"] == "cyan"
+
+
+@pytest.mark.parametrize("engine", ["eager", "onnx"])
+def test_an_exported_folder_is_served_as_its_model_is(tmp_path: Path, engine: str) -> None:
+    model = save_tiny(tmp_path / "pets")
+    noise = torch.randint(0, 256, (3, 3, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    export_trained(
+        load_trained(model),
+        ExportSettings(engine=engine),
+        images=ProofImages(noise, torch.tensor([0, 1, 2]), "noise"),
+        source=str(model),
+        out=tmp_path / "fast",
+    )
+    files = [("image", encode("red")), ("image", encode("blue"))]
+    with serving(str(model), str(tmp_path / "fast")) as server, server.client() as client:
+        assert client.get("/v1/models/fast").json()["abilities"] == ["predict", "embed"]
+        first, second = (
+            client.post(f"/v1/models/{name}/predict", files=files).json()["predictions"] for name in ("pets", "fast")
+        )
+        for own, exported in zip(first, second, strict=True):
+            assert [one["class"] for one in own["answers"]] == [one["class"] for one in exported["answers"]]
+            told = [one["probability"] for one in exported["answers"]]
+            assert told == pytest.approx([one["probability"] for one in own["answers"]], abs=1e-4)
+        vectors = [client.post(f"/v1/models/{name}/embed", files=files).json() for name in ("pets", "fast")]
+        torch.testing.assert_close(*(torch.tensor(one["embeddings"]) for one in vectors), rtol=1e-3, atol=1e-4)
+        refused = client.post("/v1/models/fast/explain", files={"image": encode()})
+        assert (refused.status_code, "can't explain; it can: predict, embed" in refused.text) == (404, True)
+
+
+def complaint(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert main(["serve", *words]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.count("\n") == 1
+    return captured.err
+
+
+def test_errors_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = str(save_tiny(tmp_path / "pets"))
+    assert "no such run or model" in complaint(capsys, "nonsense")
+    assert "add --keys FILE" in complaint(capsys, model, "--host", "0.0.0.0")
+    assert "can't be read" in complaint(capsys, model, "--keys", str(tmp_path / "none"), "--port", "0")
+    assert "a whole number from 0 to 65535" in complaint(capsys, model, "--port", "99999")
+    assert "a number from 0.1 to 3600" in complaint(capsys, model, "--timeout", "nan")
+    assert "there is no device 'quantum'" in complaint(capsys, model, "--device", "quantum")
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        taken = str(other.getsockname()[1])
+        assert f"can't serve at 127.0.0.1:{taken}: Address already in use" in complaint(capsys, model, "--port", taken)
+    (tmp_path / "pets" / "task.json").write_text("{")
+    assert "task.json" in complaint(capsys, model, "--port", "0")
+
+
+def test_a_missing_extra_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "uvicorn", None)
+    assert "pip install 'vitrail[serve]'" in complaint(capsys, str(tmp_path))
+
+
+def test_limits_that_make_no_sense() -> None:
+    with pytest.raises(ValueError, match="max_queue must be above 0"):
+        ServingLimits(max_queue=0)
+    with pytest.raises(ValueError, match="batch_wait is between 0 and 1"):
+        ServingLimits(batch_wait=2.0)
