@@ -15,6 +15,7 @@ from vitrail.data.stored import ArrayDataset
 from vitrail.evaluation.features import Extraction
 from vitrail.gallery.building import Choices
 from vitrail.gallery.gallery import Gallery
+from vitrail.gallery.gallery_manifest import IndexEntry, Manifest
 from vitrail.models.contract import Model
 
 COLOURS = {"red": (200, 30, 30), "orange": (220, 140, 20), "blue": (30, 40, 200), "cyan": (20, 190, 200)}
@@ -66,3 +67,16 @@ def save_colour(path: Path, name: str, *, seed: int) -> Path:
     """A file with a picture of that colour."""
     Image.fromarray(paint(COLOURS[name], seed=seed)).save(path)
     return path
+
+
+def listed(gallery: Gallery) -> Manifest:
+    """What the folder of a gallery lists."""
+    assert isinstance(gallery.manifest, Manifest)
+    return gallery.manifest
+
+
+def index_of(gallery: Gallery) -> IndexEntry:
+    """The approximate index that the folder of a gallery has."""
+    index = listed(gallery).index
+    assert index is not None
+    return index

@@ -97,11 +97,10 @@ def _build(arguments: argparse.Namespace) -> int:
         raise ValueError("write `vitrail gallery build RUN data=SPEC out=FOLDER`")
     from vitrail.gallery.building import Choices, Origin, build_gallery, choose_levels
     from vitrail.gallery.gallery import Gallery
-    from vitrail.gallery.index import choose_index
-    from vitrail.gallery.store import check_new
+    from vitrail.gallery.stores import open_store
 
-    folder = Path(str(settings["out"])).expanduser()
-    check_new(folder)
+    store = open_store(str(settings["out"]))
+    store.check_new()
     choices = Choices(
         level=_text(settings.get("level")),
         coarse=_text(settings.get("coarse")),
@@ -116,21 +115,21 @@ def _build(arguments: argparse.Namespace) -> int:
     data = _open_data(settings, share)
     trained = load_seeing(words[0], settings)
     choose_levels(data, choices, trained_on=trained.level)  # what is wrong shows before the work begins
-    choose_index(choices.index, num_images=len(data))
+    store.choose_index(choices.index, num_images=len(data))
     held_out = _open_held_out(words[0], settings, data, share)
     total = len(data) + (0 if held_out is None else len(held_out))
     with show_progress("embeddings", total=total) as advance:
         unread = build_gallery(
             _extraction(trained, data, settings),
             data,
-            folder=folder,
+            store=store,
             held_out=held_out,
             choices=choices,
             origin=Origin(source=keep_source(words[0]), trunk=_text(settings.get("trunk")), level=trained.level),
             advance=advance,
         )
     _name_unread(unread)
-    show(describe(Gallery(folder)), is_json=arguments.json, lines=describe_lines)
+    show(describe(Gallery(store)), is_json=arguments.json, lines=describe_lines)
     return _INCOMPLETE if unread else 0
 
 
@@ -238,22 +237,22 @@ def _report(arguments: argparse.Namespace) -> int:
 def _open(folder: str, settings: Mapping[str, Any]) -> "Gallery":
     """A gallery with its model, from where it was when the gallery was made or where model= says."""
     from vitrail.gallery.gallery import Gallery
-    from vitrail.gallery.gallery_manifest import read_manifest
+    from vitrail.gallery.stores import open_store
 
-    source = _find_source(folder, settings)
-    entry = read_manifest(Path(folder).expanduser()).model
+    source, store = _find_source(folder, settings), open_store(folder)
+    entry = store.read_facts().model
     size = list(entry.image_size) if isinstance(entry.image_size, tuple) else entry.image_size
     seen = {"image_size": size, "crop_ratio": entry.crop_ratio}
     trunk = settings.get("trunk", entry.trunk)
     trained = load_seeing(source, {**seen, **({} if trunk is None else {"trunk": trunk})})
-    return Gallery(folder, model=_extraction(trained, None, settings))
+    return Gallery(store, model=_extraction(trained, None, settings))
 
 
 def _find_source(folder: str, settings: Mapping[str, Any]) -> str:
     """Where the model of a gallery is."""
-    from vitrail.gallery.gallery_manifest import read_manifest
+    from vitrail.gallery.stores import open_store
 
-    entry = read_manifest(Path(folder).expanduser()).model
+    entry = open_store(folder).read_facts().model
     source = str(settings.get("model", entry.source or ""))
     if not source:
         raise ValueError(f"the gallery {folder} does not say where its model ({entry.name}) is: add model=PLACE")

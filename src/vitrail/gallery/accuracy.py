@@ -33,7 +33,7 @@ def measure_gallery(
     and it is told how many of them are answered `unknown`. Neighbours without a name answer as they do in `classify`.
     The level that is answered also has the accuracy of the gallery's rule, or of `rule`.
     """
-    manifest = contents.state.manifest
+    manifest = contents.facts
     common = [level for level in manifest.levels if level in data.levels and not data.levels[level].is_multiple]
     if not common:
         raise ValueError(
@@ -41,7 +41,7 @@ def measure_gallery(
             f"{', '.join(data.levels)}"
         )
     if not len(contents):
-        raise ValueError(f"the gallery is empty: {contents.state.folder}: add images with `vitrail gallery add`")
+        raise ValueError(f"the gallery is empty: {contents.table.place}: add images with `vitrail gallery add`")
     vectors, indices, unread = embed_unit(extraction, data, cache=cache, advance=advance)
     labels = {level: _match(contents, data.levels[level], level)[indices] for level in common}
     queries = Levelled(vectors, labels, {level: len(contents.classes(level)) for level in common})
@@ -98,7 +98,7 @@ def _measure_answers(
         rank = torch.cat(ranks)[queries.labels[level] >= 0]
         for name, limit in (("answer_top1", 1), ("answer_top5", 5)):
             shares[name] = 100.0 * (rank < limit).double().mean().item()
-    if contents.state.manifest.threshold is None:
+    if contents.facts.threshold is None:
         return shares, {}
     rejected = torch.cat(is_rejected)
     unknown = {

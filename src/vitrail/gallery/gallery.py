@@ -13,13 +13,14 @@ from vitrail.data.quarantine import Problem
 from vitrail.evaluation.features import Extraction
 from vitrail.gallery.accuracy import measure_gallery
 from vitrail.gallery.building import Choices, Origin, build_gallery
-from vitrail.gallery.editing import change, label_rows, take_rows
 from vitrail.gallery.gallery_answers import Contents, GalleryAnswer, Hit
 from vitrail.gallery.gallery_images import AnyImage, Viewer, as_extraction, embed_unit, find_readable, make_thumbnail
-from vitrail.gallery.gallery_manifest import Manifest
+from vitrail.gallery.gallery_manifest import GalleryFacts
 from vitrail.gallery.gallery_page import write_gallery_page
-from vitrail.gallery.part_files import Rows
-from vitrail.gallery.store import read_state, writing
+from vitrail.gallery.image_rows import Rows
+from vitrail.gallery.naming import label_rows
+from vitrail.gallery.store import GalleryStore
+from vitrail.gallery.stores import open_store
 from vitrail.gallery.suggesting import Group, suggest_groups
 
 
@@ -33,15 +34,15 @@ class Added:
 
 
 class Gallery:
-    """A folder with the embeddings, labels and thumbnails of images, as it was when it was opened or last changed.
+    """The embeddings, labels and thumbnails of images, as they were when it was opened or last changed.
 
     Any number of processes may read it while one changes it; writers wait for each other. `refresh` sees what others
     have changed.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], *, model: Viewer | None = None) -> None:
-        self.folder = Path(folder).expanduser()
-        self._contents = Contents(read_state(self.folder))
+    def __init__(self, folder: str | os.PathLike[str] | GalleryStore, *, model: Viewer | None = None) -> None:
+        self.store = open_store(folder)
+        self._contents = Contents(self.store.read())
         self._extraction = None if model is None else self._check(as_extraction(model))
 
     @classmethod
@@ -50,7 +51,7 @@ class Gallery:
         model: Viewer,
         data: Dataset,
         *,
-        folder: str | os.PathLike[str],
+        folder: str | os.PathLike[str] | GalleryStore,
         held_out: Dataset | None = None,
         choices: Choices | None = None,
         origin: Origin | None = None,
@@ -61,25 +62,30 @@ class Gallery:
         `held_out`, images of the same kind that are not in it, set the threshold of `unknown`. `origin` says where the
         model is, for those who open the gallery later.
         """
-        extraction, path = as_extraction(model), Path(folder).expanduser()
+        extraction, store = as_extraction(model), open_store(folder)
         unread = build_gallery(
             extraction,
             data,
-            folder=path,
+            store=store,
             held_out=held_out,
             choices=choices or Choices(),
             origin=origin or Origin(),
             advance=advance,
         )
-        return cls(path, model=extraction), unread
+        return cls(store, model=extraction), unread
 
     def __len__(self) -> int:
         return len(self._contents)
 
     @property
-    def manifest(self) -> Manifest:
+    def folder(self) -> Path:
+        """Where it is, or where pages about it are written if it is no folder."""
+        return self.store.folder
+
+    @property
+    def manifest(self) -> GalleryFacts:
         """What the gallery is made of."""
-        return self._contents.state.manifest
+        return self._contents.facts
 
     @property
     def contents(self) -> Contents:
@@ -94,7 +100,7 @@ class Gallery:
 
     def refresh(self) -> None:
         """See what other processes have changed."""
-        self._contents = Contents(read_state(self.folder))
+        self._contents = Contents(self.store.read())
 
     def embed(self, images: Sequence[AnyImage]) -> Tensor:
         """Embeddings of length 1 [images, dim]; an image that can't be read is an error."""
@@ -147,14 +153,12 @@ class Gallery:
         paths = tuple(data.locate(index) for index in indices.tolist())
         thumbnails = tuple(make_thumbnail(data, index) for index in indices.tolist())
         last = {path: place for place, path in enumerate(paths)}  # one that is named twice comes once
-        with writing(self.folder) as writer:
-            state = read_state(self.folder)
-            self._check(extraction, state.manifest)
-            contents = Contents(state)
+        with self.store.writing() as writer:
+            contents = Contents(writer.table)
+            self._check(extraction, contents.facts)
             labels, levels = label_rows(contents, label, coarse=coarse)
-            rows = Rows(vectors.to(contents.vectors.dtype), labels.expand(len(paths), -1), paths, thumbnails)
-            same = [row for row, path in enumerate(contents.paths()) if path in last]
-            change(writer, state, without=same, more=rows.choose(sorted(last.values())), levels=levels)
+            rows = Rows(vectors, labels.expand(len(paths), -1), paths, thumbnails).choose(sorted(last.values()))
+            writer.change(without=writer.table.find_paths(last), more=rows, levels=levels)
         self.refresh()
         column = None if self.manifest.coarse is None else int(labels[list(levels).index(self.manifest.coarse)])
         known = None if column is None or column < 0 else levels[str(self.manifest.coarse)][column]
@@ -163,36 +167,35 @@ class Gallery:
     def remove(self, what: str | os.PathLike[str]) -> int:
         """Remove all images of a class, or one image by its path; how many there were."""
         name = os.fspath(what)
-        with writing(self.folder) as writer:
-            state = read_state(self.folder)
-            contents = Contents(state)
-            fine = state.manifest.fine
-            if name in contents.counts(fine):
-                rows = (contents.labels[fine] == contents.classes(fine).index(name)).nonzero()[:, 0].tolist()
+        with self.store.writing() as writer:
+            contents = Contents(writer.table)
+            fine = contents.facts.fine
+            known = contents.counts(fine)
+            if name in known:
+                writer.change(without_class=contents.class_index(fine, name))
+                count = known[name]
             else:
-                wanted = {name, os.path.abspath(os.path.expanduser(name))}
-                rows = [row for row, path in enumerate(contents.paths()) if path in wanted]
-            if not rows:
-                raise ValueError(f"no {fine} and no image {name!r} in the gallery; {contents.hint(fine, name)}")
-            change(writer, state, without=rows)
+                rows = writer.table.find_paths({name, os.path.abspath(os.path.expanduser(name))})
+                if not rows:
+                    raise ValueError(f"no {fine} and no image {name!r} in the gallery; {contents.hint(fine, name)}")
+                writer.change(without=rows)
+                count = len(rows)
         self.refresh()
-        return len(rows)
+        return count
 
     def rename(self, paths: Sequence[str], label: str) -> int:
         """Give images of the gallery this label of the level that is answered; their coarser ones stay."""
         wanted = set(paths)
-        with writing(self.folder) as writer:
-            state = read_state(self.folder)
-            contents = Contents(state)
-            rows = [row for row, path in enumerate(contents.paths()) if path in wanted]
+        with self.store.writing() as writer:
+            rows = writer.table.find_paths(wanted)
             if not rows:
-                raise ValueError(f"none of these {len(wanted)} images is in the gallery {self.folder}")
-            labels, levels = label_rows(contents, label, coarse=None)
-            taken = take_rows(state, rows)
+                raise ValueError(f"none of these {len(wanted)} images is in the gallery {self.store.place}")
+            labels, levels = label_rows(Contents(writer.table), label, coarse=None)
+            taken = writer.table.take(rows)
             own = taken.labels.clone()
             own[:, 0] = labels[0]
             more = Rows(taken.vectors, own, taken.paths, taken.thumbnails)
-            change(writer, state, without=rows, more=more, levels=levels)
+            writer.change(without=rows, more=more, levels=levels)
         self.refresh()
         return len(rows)
 
@@ -213,9 +216,8 @@ class Gallery:
 
     def report(self, path: str | os.PathLike[str] | None = None) -> Path:
         """Write a page that shows what is in the gallery, with all pictures in it: `report.html` unless told."""
-        return write_gallery_page(
-            self._contents, self.folder / "report.html" if path is None else Path(path).expanduser()
-        )
+        page = self.folder / "report.html" if path is None else Path(path).expanduser()
+        return write_gallery_page(self._contents, page, name=self.store.title)
 
     @property
     def extraction(self) -> Extraction:
@@ -231,12 +233,12 @@ class Gallery:
             raise ValueError(f"embeddings are [images, {self.manifest.dim}], not {list(vectors.shape)}")
         return functional.normalize(vectors.float(), dim=1)
 
-    def _check(self, extraction: Extraction, manifest: Manifest | None = None) -> Extraction:
+    def _check(self, extraction: Extraction, manifest: GalleryFacts | None = None) -> Extraction:
         """Refuse a model other than the gallery's: embeddings of two models can't be compared."""
         entry = (manifest or self.manifest).model
         if not extraction.has_model_key(entry.key):
             raise ValueError(
-                f"the gallery {self.folder} holds embeddings of another model ({entry.name}, {entry.source}): its "
+                f"the gallery {self.store.place} holds embeddings of another model ({entry.name}, {entry.source}): its "
                 "weights, image size or crop ratio differ from those of the one given; build the gallery anew"
             )
         return extraction
