@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 SUMMARY = "search images by images, and add classes from a few pictures"
 
 _COMPUTE = ("batch_size", "workers", "precision", "device")
-_BUILD = (*KEYS, "out", "coarse", "held_out", "false_reject", "index", "half", "thumbnails", "rule", "cache")
+_MILVUS = ("index_params", "search_params", "consistency", "partition", "files")  # of new galleries there
+_BUILD = (*KEYS, "out", "coarse", "held_out", "false_reject", "index", "half", "thumbnails", "rule", "cache", *_MILVUS)
 _USE = ("model", "trunk", *_COMPUTE)
 _ALL = "all"  # splits
 _NAMED = 10  # images that could not be read
@@ -55,6 +56,7 @@ _ACTIONS = {
     "report": ("G [out=FILE]", "write a page that shows the gallery"),
     "suggest": ("G [out=FILE]", "groups inside a coarse class, for a person to name"),
     "name": ("G GROUP LABEL", "give a suggested group its name"),
+    "move": ("G PLACE", f"bring a gallery to another folder or database; keys: index, keep, {', '.join(_MILVUS)}"),
 }
 
 
@@ -87,6 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
         "report": _report,
         "suggest": suggest,
         "name": name_group,
+        "move": _move,
     }
     return actions[arguments.action](arguments)
 
@@ -94,12 +97,12 @@ def run(arguments: argparse.Namespace) -> int:
 def _build(arguments: argparse.Namespace) -> int:
     words, settings = split_words(arguments.settings, keys=_BUILD)
     if len(words) != 1 or "data" not in settings or "out" not in settings:
-        raise ValueError("write `vitrail gallery build RUN data=SPEC out=FOLDER`")
+        raise ValueError("write `vitrail gallery build RUN data=SPEC out=PLACE`")
     from vitrail.gallery.building import Choices, Origin, build_gallery, choose_levels
     from vitrail.gallery.gallery import Gallery
     from vitrail.gallery.stores import open_store
 
-    store = open_store(str(settings["out"]))
+    store = open_store(str(settings["out"]), **_of_milvus(settings))
     store.check_new()
     choices = Choices(
         level=_text(settings.get("level")),
@@ -232,6 +235,27 @@ def _report(arguments: argparse.Namespace) -> int:
     report = {**describe(gallery), "classes": gallery.counts(), "page": str(page)}
     show(report, is_json=arguments.json, lines=lambda _: [*describe_lines(report), f"the page is {page}"])
     return 0
+
+
+def _move(arguments: argparse.Namespace) -> int:
+    words, settings = split_words(arguments.settings, keys=("index", "keep", *_MILVUS))
+    if len(words) != 2:
+        raise ValueError("write `vitrail gallery move G PLACE`")
+    from vitrail.gallery.moving import move_gallery
+    from vitrail.gallery.stores import open_store
+
+    source, target = open_store(words[0]), open_store(words[1], **_of_milvus(settings))
+    keep = _flag(settings, "keep")
+    with show_progress("images", total=len(source.read())) as advance:
+        count = move_gallery(source, target, index=_text(settings.get("index")), keep=keep, advance=advance)
+    report = {"gallery": target.place, "num_images": count, "kept": source.place if keep else None}
+    line = f"{count:,} images are in {target.place} now{f', and in {source.place} as before' if keep else ''}"
+    show(report, is_json=arguments.json, lines=lambda _: [line])
+    return 0
+
+
+def _of_milvus(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: settings[name] for name in _MILVUS if name in settings}
 
 
 def _open(folder: str, settings: Mapping[str, Any]) -> "Gallery":

@@ -18,8 +18,12 @@ from vitrail.gallery.part_files import StoredPart, read_part
 from vitrail.storage import locked, sync
 
 LOCK_FILE = ".lock"
+MOVE_FILE = "moving.json"  # how far a gallery has come from another place
+NOTE_FILES = ("suggestions.json", "suggestions.html", "report.html")  # beside the gallery's own
 # What a writer leaves, killed ones too: safetensors writes under a name such as .tmp75EbN2 first.
-_OURS = re.compile(r"part-\w+\.safetensors|index-\w+\.faiss|\.gallery\.json\.\w+\.partial|\.tmp\w{6}|\.lock")
+_OURS = re.compile(
+    r"part-\w+\.safetensors|index-\w+\.faiss|\.(gallery|moving)\.json\.\w+\.partial|\.tmp\w{6}|\.lock|moving\.json"
+)
 _ATTEMPTS = 100  # at a state that other processes replace while it is read
 
 

@@ -5,15 +5,18 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from pydantic import BaseModel, ConfigDict
+
 from vitrail.gallery.folder_changes import change, with_index
-from vitrail.gallery.folder_files import Writer, check_new, read_state, writing
+from vitrail.gallery.folder_files import LOCK_FILE, MOVE_FILE, NOTE_FILES, Writer, check_new, read_state, writing
 from vitrail.gallery.folder_table import FolderTable
-from vitrail.gallery.gallery_manifest import GalleryFacts, Manifest, PartEntry, read_manifest
+from vitrail.gallery.gallery_damage import compare
+from vitrail.gallery.gallery_manifest import MANIFEST_FILE, GalleryFacts, Manifest, PartEntry, read_manifest
 from vitrail.gallery.image_rows import Rows
 from vitrail.gallery.index import choose_index
 from vitrail.gallery.part_files import read_part, write_part
 from vitrail.gallery.store import GalleryBuilder, GalleryStore, GalleryWriter
-from vitrail.storage import read_text, write_text
+from vitrail.storage import read_json, read_text, sync, write_text
 
 
 class FolderStore(GalleryStore):
@@ -54,7 +57,20 @@ class FolderStore(GalleryStore):
     def building(self, facts: GalleryFacts, *, origin: str | None = None) -> Iterator[GalleryBuilder]:
         """Hold the lock of a new folder."""
         with writing(self.folder, is_new=True) as writer:
-            yield _FolderBuilder(writer, facts)
+            yield _FolderBuilder(writer, facts, origin)
+
+    def remove(self) -> None:
+        """Remove the list of files first: what a kill in between leaves belongs to no gallery."""
+        try:
+            (self.folder / MANIFEST_FILE).unlink(missing_ok=True)
+            if self.folder.is_dir():
+                Writer(self.folder).clean(set())
+                for name in (*NOTE_FILES, LOCK_FILE):
+                    (self.folder / name).unlink(missing_ok=True)
+                if not any(self.folder.iterdir()):
+                    self.folder.rmdir()
+        except OSError as error:
+            raise ValueError(f"the gallery {self.folder} can't be removed: {error.strerror or error}") from None
 
     def write_note(self, name: str, text: str) -> None:
         """Keep a file in the folder."""
@@ -91,16 +107,46 @@ class _FolderWriter(GalleryWriter):
 
 
 class _FolderBuilder(GalleryBuilder):
-    def __init__(self, writer: Writer, facts: GalleryFacts) -> None:
-        self._writer, self._facts = writer, facts
-        self._parts: list[PartEntry] = []
-        self.last_row = -1
+    def __init__(self, writer: Writer, facts: GalleryFacts, origin: str | None) -> None:
+        self._writer, self._facts, self._origin = writer, facts, origin
+        self._progress = _find_progress(writer.folder, origin)
+        self.last_row = self._progress.last_row
+        writer.clean({part.file for part in self._progress.parts} | {MOVE_FILE})
 
     def add(self, rows: Rows, *, last_row: int) -> None:
-        self._parts.append(write_part(rows, self._writer.new_file("part", "safetensors")))
+        part = write_part(rows, self._writer.new_file("part", "safetensors"))
         self.last_row = last_row
+        parts = (*self._progress.parts, part)
+        self._progress = _Progress(origin=self._origin, parts=parts, last_row=last_row)
+        if self._origin is not None:
+            sync(self._writer.folder / part.file)
+            write_text(self._writer.folder / MOVE_FILE, self._progress.model_dump_json())
 
     def finish(self) -> None:
-        manifest = Manifest(**self._facts.plain(), parts=tuple(self._parts))
+        manifest = Manifest(**self._facts.plain(), parts=self._progress.parts)
         vectors = [read_part(self._writer.folder, part, manifest).vectors for part in manifest.parts]
         self._writer.commit(with_index(self._writer, manifest, vectors))
+
+
+class _Progress(BaseModel):
+    """How far a gallery has come from another place."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    origin: str | None
+    parts: tuple[PartEntry, ...] = ()
+    last_row: int = -1
+
+
+def _find_progress(folder: Path, origin: str | None) -> _Progress:
+    """How far an attempt before has come with images of the same origin; one that can't be told begins anew."""
+    if origin is not None and (folder / MOVE_FILE).is_file():
+        try:
+            found = _Progress.model_validate(read_json(folder / MOVE_FILE, remedy="remove it"))
+            if found.origin == origin:
+                for part in found.parts:
+                    compare(folder / part.file, size=part.size, sha256=part.sha256)
+                return found
+        except (ValueError, OSError):
+            pass
+    return _Progress(origin=origin)

@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from torch import Tensor
 from torch.nn import functional
@@ -19,9 +20,12 @@ from vitrail.gallery.gallery_manifest import GalleryFacts
 from vitrail.gallery.gallery_page import write_gallery_page
 from vitrail.gallery.image_rows import Rows
 from vitrail.gallery.naming import label_rows
-from vitrail.gallery.store import GalleryStore
+from vitrail.gallery.store import GalleryStore, StateReplacedError
 from vitrail.gallery.stores import open_store
 from vitrail.gallery.suggesting import Group, suggest_groups
+
+Answer = TypeVar("Answer")
+_ATTEMPTS = 100  # at a state that other processes replace while it is asked
 
 
 @dataclass(frozen=True)
@@ -75,7 +79,7 @@ class Gallery:
         return cls(store, model=extraction), unread
 
     def __len__(self) -> int:
-        return len(self._contents)
+        return len(self.contents)
 
     @property
     def folder(self) -> Path:
@@ -89,18 +93,36 @@ class Gallery:
 
     @property
     def contents(self) -> Contents:
-        """The images, as one table."""
+        """The images, and what they say about others; of a store that can't keep a state, those there are now."""
+        table = self.store.renewed(self._contents.table)
+        if table is not self._contents.table:
+            self._contents = Contents(table)
         return self._contents
+
+    def _ask(self, question: Callable[[Contents], Answer]) -> Answer:
+        """What a state of the gallery answers; where another process has replaced it meanwhile, the next one."""
+        for _ in range(_ATTEMPTS):
+            try:
+                return question(self.contents)
+            except StateReplacedError:
+                self.refresh()
+        raise ValueError(
+            f"the gallery {self.store.place} changes faster than it can be read: try again when fewer write"
+        )
 
     def counts(self, level: str | None = None) -> dict[str, int]:
         """The classes of a level (the one that is answered, unless told) and how many images each has."""
         if level is not None and level not in self.manifest.levels:
             raise ValueError(f"the gallery has no labels {level!r}; it has: {', '.join(self.manifest.levels)}")
-        return self._contents.counts(level or self.manifest.fine)
+        return self.contents.counts(level or self.manifest.fine)
 
     def refresh(self) -> None:
         """See what other processes have changed."""
         self._contents = Contents(self.store.read())
+
+    def close(self) -> None:
+        """Give back what the store holds open: a file of milvus-lite serves one process at a time."""
+        self.store.close()
 
     def embed(self, images: Sequence[AnyImage]) -> Tensor:
         """Embeddings of length 1 [images, dim]; an image that can't be read is an error."""
@@ -125,7 +147,8 @@ class Gallery:
         ranking = rank or ("cosine" if coarse is None else "oracle")
         if coarse is not None and ranking != "oracle":
             raise ValueError(f"a coarse class is for the oracle ranking: leave it out, or rank oracle, not {ranking}")
-        return self._contents.search(self._as_queries(vectors), top=top, ranking=ranking, coarse=coarse)
+        queries = self._as_queries(vectors)
+        return self._ask(lambda contents: contents.search(queries, top=top, ranking=ranking, coarse=coarse))
 
     def classify(
         self, image: AnyImage, *, top: int = 5, coarse: str | None = None, rule: str | None = None
@@ -137,7 +160,8 @@ class Gallery:
         self, vectors: Tensor, *, top: int = 5, coarse: str | None = None, rule: str | None = None
     ) -> list[GalleryAnswer]:
         """What the images of embeddings [images, dim] show, as in `classify`."""
-        return self._contents.classify(self._as_queries(vectors), top=top, coarse=coarse, rule=rule)
+        queries = self._as_queries(vectors)
+        return self._ask(lambda contents: contents.classify(queries, top=top, coarse=coarse, rule=rule))
 
     def add(self, label: str, images: Sequence[AnyImage], *, coarse: str | None = None) -> Added:
         """Add images of one class, new or known; answers change at once. An image that is there already is replaced."""
@@ -208,16 +232,21 @@ class Gallery:
         advance: Callable[[int], object] | None = None,
     ) -> Mapping[str, object]:
         """How well the gallery answers for labelled images: accuracy, mean average precision, and `unknown`."""
-        return measure_gallery(self._contents, self.extraction, data, rule=rule, cache=cache, advance=advance)
+        extraction = self.extraction
+        return self._ask(
+            lambda contents: measure_gallery(contents, extraction, data, rule=rule, cache=cache, advance=advance)
+        )
 
     def suggest(self, coarse: str | None = None, *, groups: int | None = None, examples: int = 8) -> list[Group]:
         """Groups inside a coarse class (inside the whole gallery, without one) that a person may name."""
-        return suggest_groups(self._contents, coarse=coarse, num_groups=groups, num_examples=examples)
+        return self._ask(
+            lambda contents: suggest_groups(contents, coarse=coarse, num_groups=groups, num_examples=examples)
+        )
 
     def report(self, path: str | os.PathLike[str] | None = None) -> Path:
         """Write a page that shows what is in the gallery, with all pictures in it: `report.html` unless told."""
         page = self.folder / "report.html" if path is None else Path(path).expanduser()
-        return write_gallery_page(self._contents, page, name=self.store.title)
+        return self._ask(lambda contents: write_gallery_page(contents, page, name=self.store.title))
 
     @property
     def extraction(self) -> Extraction:

@@ -19,6 +19,10 @@ from vitrail.gallery.gallery_manifest import GalleryFacts
 from vitrail.gallery.image_rows import Rows
 
 
+class StateReplacedError(Exception):
+    """The state that was asked is no longer there: another process has changed the gallery. Ask the next one."""
+
+
 class Neighbours(NamedTuple):
     """The images that score best for some queries, best first."""
 
@@ -146,6 +150,10 @@ class GalleryStore(ABC):
     def read(self) -> ImageTable:
         """One whole state, even if another process writes meanwhile."""
 
+    def renewed(self, table: ImageTable) -> ImageTable:
+        """The state to answer with: the one that was read, unless the store can't keep it while others write."""
+        return table
+
     @abstractmethod
     def writing(self) -> AbstractContextManager[GalleryWriter]:
         """Wait until no other process writes, then be the one that does."""
@@ -165,6 +173,14 @@ class GalleryStore(ABC):
         With an `origin`, a text that names where the images come from, an attempt that was ended goes on where it was;
         without one it begins anew.
         """
+
+    @abstractmethod
+    def remove(self) -> None:
+        """Remove the gallery, or what is left of one; the caller writes it, or nobody else does."""
+
+    def close(self) -> None:
+        """Give back what the store holds open in this process."""
+        return
 
     @abstractmethod
     def write_note(self, name: str, text: str) -> None:
