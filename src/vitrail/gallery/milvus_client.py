@@ -21,6 +21,7 @@ TOKEN_VARIABLE = "MILVUS_TOKEN"  # user:password, or an API key
 _CONNECT_SECONDS = 5.0
 _CALL_SECONDS = 60.0
 _WAIT_SECONDS = 30.0  # for another process to close a file of milvus-lite
+_NOT_LOADED = ("not loaded", "'released'")  # what servers say of collections that can't be searched yet
 _MAX_REASON = 200  # characters
 _opening = threading.Lock()
 _open_files: dict[Path, contextlib.ExitStack] = {}  # of milvus-lite: one server each in this process, until it ends
@@ -65,9 +66,9 @@ class Database:
         index = self._client.prepare_index_params()
         for name, kind, more in indexes:
             index.add_index(name, index_type=kind, **more)
-        self._call(
-            "create_collection", collection, schema=schema, index_params=index, consistency_level="Strong", **settings
-        )
+        self._call("create_collection", collection, schema=schema, consistency_level="Strong", **settings)
+        self._call("create_index", collection, index, sync=False)  # there is nothing in it yet to wait for
+        self.load(collection)
 
     def describe(self, collection: str) -> dict[str, Any]:
         """The types of a collection's fields by name, and the settings of each."""
@@ -146,11 +147,23 @@ class Database:
 
     def flush(self, collection: str) -> None:
         """Have what was written sorted into its files and indexes at once, where the server allows it now."""
-        with contextlib.suppress(GoneError):  # it happens by itself in time, and servers limit how often one may ask
+        try:
             self._call("flush", collection)
+        except GoneError as error:
+            if "rate" not in str(error):  # servers limit how often one may ask; it happens by itself in time
+                raise
 
     def _call(self, name: str, *arguments: Any, **settings: Any) -> Any:
-        return self._tell(lambda: getattr(self._client, name)(*arguments, timeout=_CALL_SECONDS, **settings))
+        def ask() -> Any:
+            return getattr(self._client, name)(*arguments, timeout=_CALL_SECONDS, **settings)
+
+        try:
+            return self._tell(ask)
+        except GoneError as error:
+            if not any(words in str(error) for words in _NOT_LOADED):
+                raise
+        self.load(arguments[0])  # as after a server was started again
+        return self._tell(ask)
 
     def _tell(self, ask: Callable[[], Result]) -> Result:
         """What the database answers; an error of its own, or its silence, becomes one line."""

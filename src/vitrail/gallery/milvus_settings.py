@@ -68,7 +68,8 @@ def complete_params(settings: MilvusSettings, *, kind: str, num_images: int) -> 
 
 def index_of_rows(manifest: MilvusManifest) -> list[tuple[str, str, dict[str, Any]]]:
     """The indexes of the collection of images: of the embeddings, and of what filters ask for."""
-    vector = {"metric_type": "IP", "params": dict(manifest.index_params)}
+    # The client of today takes a `params` apart; inside another it goes as one, which milvus-lite reads, too.
+    vector = {"metric_type": "IP", "params": {"params": dict(manifest.index_params)}}
     scalars = ["path_key", *(f"label_{column}" for column in range(len(manifest.levels)))]
     return [
         ("vector", KINDS[manifest.wanted_index], vector),

@@ -60,7 +60,7 @@ class Head(_Frozen):
     generation: _Count  # 0: it is being made
     next_id: _Count  # every image of the state has a number below it
     manifest: TextEntry
-    is_writing: bool = False  # images from next_id on may be there, and belong to no state
+    is_writing: bool = False  # images from next_id on may be there, and texts, that belong to no state
     dying: Dying | None = None
     origin: str | None = None  # where the images come from, while it is being made
     last_row: int = -1  # of the origin's, which has come already
@@ -130,6 +130,16 @@ class StateTexts:
         keys = [f"{entry.key}/{part}" for entry in entries for part in range(entry.parts)]
         for start in range(0, len(keys), _AT_ONCE):
             self.database.delete(self.collection, keys=keys[start : start + _AT_ONCE])
+
+    def sweep(self, kept: "list[TextEntry]") -> None:
+        """Remove all texts of states but these: those of writers that were killed."""
+        keys_kept = {entry.key for entry in kept}
+        for kind in ("manifest", "sums", "ids"):
+            where = f'key like "{kind}/%"'
+            for page in self.database.iterate(self.collection, where, fields=["key"], size=_AT_ONCE):
+                keys = [str(row["key"]) for row in page]
+                gone = [key for key in keys if key.rpartition("/")[0] not in keys_kept]
+                self.database.delete(self.collection, keys=gone)
 
     def read_manifest(self, head: Head) -> MilvusManifest:
         """What is in the gallery in this state."""

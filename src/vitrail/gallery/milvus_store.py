@@ -59,7 +59,7 @@ class MilvusStore(GalleryStore):
         texts = self._texts_of_gallery()
         with self._turn(texts) as check:
             table = self._read_at(texts)
-            if recover(texts, table.head):
+            if recover(texts, table.head, table.facts):
                 table = self._read_at(texts)
             yield MilvusWriter(texts, table, self._packs(table.facts), check)
 
@@ -80,7 +80,10 @@ class MilvusStore(GalleryStore):
 
     def choose_index(self, name: str, *, num_images: int) -> str:
         """One of Milvus's."""
-        return choose_kind(name, num_images=num_images)
+        kind = choose_kind(name, num_images=num_images)
+        if kind == "diskann" and self.address.file is not None:
+            raise ValueError("milvus-lite has no index diskann: use a server, or index=hnsw")
+        return kind
 
     @contextlib.contextmanager
     def building(self, facts: GalleryFacts, *, origin: str | None = None) -> Iterator[GalleryBuilder]:

@@ -28,6 +28,8 @@ _MAX_RESULTS = 262_144  # found images of all queries of one search
 _MAX_LISTED = 10_000  # numbers in a filter
 _ROUNDING = 1e-3  # by which a cosine may be above 1
 _ENCODED = "%bytes:"  # how a path begins that is not written as it is
+_MAX_SEARCHES = 3  # for one answer: with less effort, with all of it, without images that come at this moment
+_Line = list[tuple[float, int, list[int]]]  # what is found for a query: cosines, rows and labels
 
 
 class MilvusTable(ImageTable):
@@ -73,7 +75,8 @@ class MilvusTable(ImageTable):
         for added, own in sorted(classes.items(), reverse=True):
             if best is not None and best.rows.shape[1] == count and float(best.scores[0, -1]) >= added + 1 + _ROUNDING:
                 break
-            found = self._search(query, count=count, where=f"{self._label_fields[column]} in {own}")
+            num_there = sum(number for labels, number in self.label_sets().items() if labels[column] in own)
+            found = self._search(query, count=min(count, num_there), where=f"{self._label_fields[column]} in {own}")
             found = found._replace(scores=found.scores + added)
             best = (
                 found
@@ -86,25 +89,27 @@ class MilvusTable(ImageTable):
         return best
 
     def _search(self, queries: Tensor, *, count: int, where: str = "") -> Neighbours:
-        """The nearest images that a filter lets through: cosines as scores, in float64."""
-        step = max(1, _MAX_RESULTS // max(1, count))
-        lines: list[list[tuple[float, int, list[int]]]] = []
-        for part in queries.float().split(step):
+        """The `count` nearest images that a filter lets through, of which there are so many: scores are cosines."""
+        lines: list[_Line] = []
+        for part in queries.float().split(max(1, _MAX_RESULTS // max(1, count))):
             lines += self._search_part(part, count=count, where=where)
         width = min(map(len, lines), default=0)
-        if any(len(line) != width for line in lines):  # images that went meanwhile
+        if not width:
             raise StateReplacedError
         shape = (len(lines), width)
+        lines = [line[:width] for line in lines]
         cosines = torch.tensor([[cosine for cosine, _, _ in line] for line in lines], dtype=torch.float64).view(shape)
         rows = torch.tensor([[row for _, row, _ in line] for line in lines], dtype=torch.int64).view(shape)
         labels = torch.tensor([[own for _, _, own in line] for line in lines], dtype=torch.int64)
         return Neighbours(cosines, cosines.float(), rows, labels.view(*shape, len(self._label_fields)))
 
-    def _search_part(self, queries: Tensor, *, count: int, where: str) -> list[list[tuple[float, int, list[int]]]]:
-        kind, dtype = (np.float16, "float16") if self.facts.is_half else (np.float32, "float32")
-        data = [vector.astype(kind) for vector in queries.numpy().astype(dtype)]
-        params = search_params(self.facts, count=count)
-        for is_strict in (False, True):  # the second time without images that a change has added meanwhile
+    def _search_part(self, queries: Tensor, *, count: int, where: str) -> list[_Line]:
+        """As many images for each query, or where the index finds fewer even with all its effort, those."""
+        kind = np.float16 if self.facts.is_half else np.float32
+        data = [vector.astype(kind) for vector in queries.numpy()]
+        lines: list[_Line] = []
+        is_strict, params = False, search_params(self.facts, count=count)
+        for _ in range(_MAX_SEARCHES):
             found = self._database.search(
                 self._collection,
                 data,
@@ -115,9 +120,15 @@ class MilvusTable(ImageTable):
                 consistency_level=self.facts.consistency,
             )
             lines = [[self._read_hit(hit) for hit in hits] for hits in found]
-            if all(row < self.head.next_id for line in lines for _, row, _ in line):
-                return lines
-        raise self._texts.damage("it finds images that its filter forbids")
+            if any(row >= self.head.next_id for line in lines for _, row, _ in line):
+                is_strict = True  # a change adds images at this moment
+            elif any(len(line) < count for line in lines) and params != whole_effort(self.facts):
+                params = whole_effort(self.facts)
+            else:
+                break
+        if self.facts.wanted_index == "exact" and any(len(line) != count for line in lines):
+            raise StateReplacedError  # images went meanwhile
+        return lines
 
     def _read_hit(self, hit: Mapping[str, Any]) -> tuple[float, int, list[int]]:
         row = int(hit["id"])
@@ -322,3 +333,13 @@ def search_params(manifest: MilvusManifest, *, count: int) -> dict[str, int | fl
     if needed is not None:
         params[needed] = max(int(params.get(needed, 0)), count)
     return params
+
+
+def whole_effort(manifest: MilvusManifest) -> dict[str, int | float | str]:
+    """What tells an index to look everywhere, or as far as it can."""
+    effort: dict[str, dict[str, int | float | str]] = {
+        "ivf": {"nprobe": manifest.index_params.get("nlist", MAX_FOUND)},
+        "hnsw": {"ef": 2 * MAX_FOUND},
+        "diskann": {"search_list": 4 * MAX_FOUND - 1},
+    }
+    return {**manifest.search_params, **effort.get(manifest.wanted_index, {})}

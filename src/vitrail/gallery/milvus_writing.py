@@ -4,6 +4,7 @@ What a writer that was killed leaves is told by the row `head`: images with numb
 state, and those that are listed as dying did before. The next writer removes both (`recover`).
 """
 
+import contextlib
 import os
 from collections.abc import Callable, Collection, Mapping
 
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from vitrail.gallery.gallery_manifest import GalleryFacts
 from vitrail.gallery.image_rows import Rows
-from vitrail.gallery.milvus_client import Database
+from vitrail.gallery.milvus_client import Database, GoneError
 from vitrail.gallery.milvus_settings import MilvusSettings, choose_kind, complete_params, fields_of_rows, index_of_rows
 from vitrail.gallery.milvus_state import Dying, Head, LabelSet, MilvusManifest, StateTexts, TextEntry
 from vitrail.gallery.milvus_table import MilvusTable, encode_path, hash_path, label_field
@@ -51,8 +52,8 @@ class MilvusWriter(GalleryWriter):
         if without_class is not None:
             sums.drop_class(without_class)
         number = 0 if more is None else len(more)
+        texts.write_head(head.model_copy(update={"is_writing": True}))
         if more is not None and number:
-            texts.write_head(head.model_copy(update={"is_writing": True}))
             more = _as_kept(more, manifest)
             send_rows(texts.database, more, first_id=head.next_id, packs=self._packs)
             sums.add(more.labels, more.vectors, sign=1)
@@ -72,11 +73,15 @@ class MilvusWriter(GalleryWriter):
             dying=dying if gone or without_class is not None else None,
         )
         self._check()
-        texts.write_head(after)  # from here on it is so
-        recover(texts, after)
-        texts.remove_texts([head.manifest, *replaced])
-        if number >= _MANY:
-            texts.database.flush(texts.address.name)
+        texts.write_head(after.model_copy(update={"is_writing": True}))  # from here on it is so
+        with contextlib.suppress(GoneError):  # what is left now the next writer removes
+            remove_dying(texts, after)
+            texts.remove_texts([head.manifest, *replaced])
+            texts.write_head(after.model_copy(update={"dying": None}))
+            if after.dying is not None and after.dying.ids is not None:
+                texts.remove_texts([after.dying.ids])
+            if number >= _MANY:
+                texts.database.flush(texts.address.name)
 
 
 class MilvusBuilder(GalleryBuilder):
@@ -94,30 +99,28 @@ class MilvusBuilder(GalleryBuilder):
     ) -> None:
         self._texts, self._facts, self._settings, self._find_packs = texts, facts, settings, find_packs
         self._origin, self._check = origin, check
-        self._head = self._find_former()
-        self.last_row = -1 if self._head is None else self._head.last_row
+        self._head: Head | None = None
         self._manifest: MilvusManifest | None = None
-        if self._head is not None:
-            self._manifest = texts.read_manifest(self._head)
-            recover(texts, self._head, is_new=True)
+        self.last_row = -1
+        self._go_on()
 
-    def _find_former(self) -> Head | None:
-        """How far an attempt before has come; what one of another origin has left is removed."""
+    def _go_on(self) -> None:
+        """Go on where an attempt before has come to; what one of another origin has left is removed."""
         texts, address = self._texts, self._texts.address
         head = texts.read_head()
-        if (
-            head is not None
-            and self._origin is not None
-            and head.origin == self._origin
-            and texts.database.has(address.name)
-        ):
-            texts.database.load(address.name)
-            return head
+        has_images = texts.database.has(address.name)
+        if head is not None and has_images and self._origin is not None and head.origin == self._origin:
+            with contextlib.suppress(LookupError):
+                self._manifest = texts.read_manifest(head)
+                texts.database.load(address.name)
+                self._head, self.last_row = head, head.last_row
+                recover(texts, head.model_copy(update={"is_writing": True}), self._manifest)
+                return
         if head is not None:
             texts.database.delete(texts.collection, keys=["head"])
-        if texts.database.has(address.name):
+            texts.sweep([])
+        if has_images:
             texts.database.drop(address.name)
-        return None
 
     def add(self, rows: Rows, *, last_row: int) -> None:
         texts = self._texts
@@ -137,6 +140,7 @@ class MilvusBuilder(GalleryBuilder):
             generation=0,
             next_id=first + len(rows),
             manifest=texts.write_manifest(self._manifest),
+            is_writing=True,
             origin=self._origin,
             last_row=last_row,
         )
@@ -168,7 +172,8 @@ class MilvusBuilder(GalleryBuilder):
         if packs is not None:
             packs.make()
         texts.database.create(texts.address.name, fields_of_rows(self._manifest), index_of_rows(self._manifest))
-        self._head = Head(generation=0, next_id=0, manifest=texts.write_manifest(self._manifest), origin=self._origin)
+        entry = texts.write_manifest(self._manifest)
+        self._head = Head(generation=0, next_id=0, manifest=entry, is_writing=True, origin=self._origin)
         texts.write_head(self._head)
 
     def finish(self) -> None:
@@ -221,23 +226,27 @@ class _Sums:
         return tuple(sets), replaced
 
 
-def recover(texts: StateTexts, head: Head, *, is_new: bool = False) -> bool:
-    """Remove images that belong to no state: those a killed writer brought, and those that a change took away."""
+def recover(texts: StateTexts, head: Head, manifest: MilvusManifest) -> bool:
+    """Remove what a writer that was killed has left: images and texts that belong to no state. Whether there were."""
+    if not head.is_writing and head.dying is None:
+        return False
+    texts.database.delete(texts.address.name, where=f"id >= {head.next_id}")
+    remove_dying(texts, head)
+    texts.write_head(head.model_copy(update={"dying": None}))
+    texts.sweep([head.manifest, *(entry.sums for entry in manifest.sets)])
+    texts.write_head(head.model_copy(update={"is_writing": False, "dying": None}))
+    return True
+
+
+def remove_dying(texts: StateTexts, head: Head) -> None:
+    """Remove the images that the state no longer has."""
     database, collection = texts.database, texts.address.name
-    if head.is_writing or is_new:
-        database.delete(collection, where=f"id >= {head.next_id}")
     if head.dying is not None and head.dying.fine is not None:
         database.delete(collection, where=f"{label_field(0)} == {head.dying.fine}")
     elif head.dying is not None and head.dying.ids is not None:
         ids = texts.read_ids(head.dying.ids)
         for start in range(0, len(ids), _DELETED):
             database.delete(collection, keys=ids[start : start + _DELETED])
-    if not head.is_writing and head.dying is None:
-        return False
-    texts.write_head(head.model_copy(update={"is_writing": False, "dying": None}))
-    if head.dying is not None and head.dying.ids is not None:
-        texts.remove_texts([head.dying.ids])
-    return True
 
 
 def send_rows(database: Database, rows: Rows, *, first_id: int, packs: ThumbnailPacks | None) -> None:
