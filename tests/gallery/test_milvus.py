@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -344,13 +345,14 @@ def test_the_turn_of_a_dead_writer_passes_and_one_that_was_away_finds_so(
 def test_a_connection_that_is_cut_changes_nothing_and_a_retry_goes_on(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(milvus_client, "_CALL_SECONDS", 1.0)
     monkeypatch.setattr(milvus_turns, "DEAD_SECONDS", 2.0)
     monkeypatch.setattr(milvus_turns, "BEAT_SECONDS", 0.2)
     wire = Wire(server.port)
     gallery = colour_gallery(new_place("milvus", tmp_path, database=wire.address), "red", "blue", count=3)
     before = state_of(gallery)
     pictures = [paint(PURPLE, seed=seed) for seed in range(40)]
+    monkeypatch.setattr(milvus_client, "_CALL_SECONDS", 1.0)
+    monkeypatch.setattr(milvus_client, "_CONNECT_SECONDS", 0.5)
     wire.left = 9_000  # about the middle of the images
     with pytest.raises(
         ValueError, match=r"the database of milvus://127.0.0.1:\d+/\w+ (can't be reached|does not answer)"
@@ -359,8 +361,12 @@ def test_a_connection_that_is_cut_changes_nothing_and_a_retry_goes_on(
     with pytest.raises(ValueError, match=r"can't be reached|does not answer"):
         Gallery(gallery.store).counts()
     wire.mend()
-    monkeypatch.setattr(milvus_client, "_CALL_SECONDS", 30.0)  # the client waits before it connects again
-    assert state_of(gallery) == before
+    monkeypatch.setattr(milvus_client, "_CALL_SECONDS", 30.0)
+    for _ in range(100):  # the client waits a while before it connects again
+        with contextlib.suppress(GoneError):
+            assert state_of(gallery) == before
+            break
+        time.sleep(0.2)
     gallery.add("purple", pictures)
     assert gallery.counts() == {"red": 3, "blue": 3, "purple": 40}
     assert rows_in_collection(gallery) == 46
