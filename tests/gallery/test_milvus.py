@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 from milvus_places import Server, Wire, new_place, serving
-from tiny_galleries import COLOURS, colour_gallery, paint, tiny_viewer
+from tiny_galleries import COLOURS, colour_gallery, colours, paint, tiny_viewer
 
 from vitrail.cli import main
 from vitrail.gallery import milvus_client, milvus_turns, milvus_writing
@@ -26,7 +26,7 @@ from vitrail.gallery.milvus_address import read_address
 from vitrail.gallery.milvus_client import Database, GoneError
 from vitrail.gallery.milvus_state import StateTexts
 from vitrail.gallery.milvus_store import MilvusStore
-from vitrail.gallery.milvus_table import decode_path, encode_path
+from vitrail.gallery.milvus_table import MilvusTable, decode_path, encode_path
 from vitrail.gallery.milvus_turns import Turn, taking_turn
 from vitrail.gallery.stores import open_store
 
@@ -399,8 +399,8 @@ def test_indexes_and_their_parameters(kind: str, settings: dict[str, Any], file:
     gallery = colour_gallery(store, choices=Choices(index=kind))
     query = paint(COLOURS["blue"], seed=700)
     for words in ({}, {"rank": "conditional"}, {"coarse": "warm"}):
-        found = gallery.search(query, top=5, **words)  # type: ignore[arg-type]
-        assert [hit.path for hit in found] == [hit.path for hit in exact.search(query, top=5, **words)]  # type: ignore[arg-type]
+        found = gallery.search(query, top=5, **words)
+        assert [hit.path for hit in found] == [hit.path for hit in exact.search(query, top=5, **words)]
     assert gallery.manifest.wanted_index == kind
     kept = gallery.manifest.model_dump()
     assert {name: kept[name] for name in settings if name in kept} == {
@@ -497,7 +497,10 @@ def test_labels_sums_and_fields_that_can_not_be_are_damage(gallery: Gallery) -> 
     with pytest.raises(ValueError, match="it has labels that are not listed"):
         Gallery(gallery.store, model=tiny_viewer()).search(paint(PURPLE, seed=0), top=100)
     texts.database.drop(name)
-    fields = [("id", "INT64", {"is_primary": True}), ("vector", "FLOAT_VECTOR", {"dim": 5})]
+    fields: list[tuple[str, str, dict[str, Any]]] = [
+        ("id", "INT64", {"is_primary": True}),
+        ("vector", "FLOAT_VECTOR", {"dim": 5}),
+    ]
     texts.database.create(name, fields, [("vector", "FLAT", {"metric_type": "IP"})])
     with pytest.raises(ValueError, match="its embeddings have 5 numbers instead of 24"):
         Gallery(gallery.store)
@@ -527,6 +530,19 @@ def test_more_than_milvus_finds_is_told(gallery: Gallery, monkeypatch: pytest.Mo
     monkeypatch.setattr("vitrail.gallery.milvus_table.MAX_FOUND", 4)
     with pytest.raises(ValueError, match="Milvus finds 4 images for a query at most, not 6"):
         gallery.search(paint(PURPLE, seed=0), top=100)
+
+
+def test_of_too_many_images_only_the_answers_are_measured(gallery: Gallery, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = colours("red", "blue", split="test", first_seed=500)
+    whole = gallery.evaluate(data)
+    monkeypatch.setattr(MilvusTable, "max_whole", 5)
+    found = gallery.evaluate(data)
+    assert isinstance(found["levels"], dict)
+    assert isinstance(whole["levels"], dict)
+    assert found["levels"]["label"] == {
+        name: whole["levels"]["label"][name] for name in ("num_images", "answer_top1", "answer_top5")
+    }
+    assert "map_cosine" in whole["levels"]["label"]
 
 
 def test_nothing_else_is_left_in_the_state_than_what_it_needs(gallery: Gallery) -> None:

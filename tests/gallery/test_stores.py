@@ -8,6 +8,8 @@ import torch
 from milvus_places import new_place
 from tiny_galleries import COLOURS, colour_gallery, colours, paint, save_colour, tiny_viewer
 
+from vitrail.data.contract import Level
+from vitrail.gallery.adding import add_data
 from vitrail.gallery.building import Choices
 from vitrail.gallery.gallery import Gallery
 from vitrail.gallery.gallery_answers import GalleryAnswer, Hit
@@ -125,6 +127,32 @@ def test_classes_come_and_go(gallery: Gallery) -> None:
         gallery.search(queries[0])
     gallery.add("red", [queries[0]])
     assert [name for name, _ in gallery.classify(queries[0]).probabilities] == ["red"]
+
+
+def test_labelled_data_is_added_page_by_page_and_goes_on(gallery: Gallery, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = colours("blue", "cyan", "red", split="more", first_seed=300)
+    data.levels["label"] = Level(("blue", "teal", "red"), data.levels["label"].labels)
+    monkeypatch.setattr("vitrail.gallery.adding.add_data.__kwdefaults__", {**add_data.__kwdefaults__, "page": 5})
+    come: list[int] = []
+
+    def stop(count: int) -> None:
+        come.append(count)
+        if sum(come) >= 8:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        gallery.add_data(data, advance=stop)
+    assert len(Gallery(gallery.store)) == 17  # the first page
+    assert gallery.add_data(data) == (13, ())
+    assert gallery.add_data(data) == (0, ())
+    assert gallery.counts() == {"red": 9, "orange": 3, "blue": 9, "cyan": 3, "teal": 6}
+    assert gallery.counts("coarse") == {"warm": 12, "cold": 18}
+    hit = gallery.search(data.images[8], top=1)[0]
+    assert (hit.path, dict(hit.labels)) == (data.locate(8), {"label": "teal", "coarse": "cold"})
+    assert gallery.contents.thumbnail(hit.row)
+    data.levels = {"genus": data.levels["label"]}
+    with pytest.raises(ValueError, match="has the labels label, coarse, of which colours has none: it has genus"):
+        gallery.add_data(data)
 
 
 def test_an_image_that_is_added_again_is_there_once(gallery: Gallery, tmp_path: Path) -> None:

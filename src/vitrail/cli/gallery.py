@@ -48,7 +48,7 @@ _INCOMPLETE = 1  # exit code: some images could not be read
 _RANKINGS = ("cosine", "conditional", "oracle")
 _ACTIONS = {
     "build": ("RUN key=value...", f"make a gallery of data; keys: {', '.join(_BUILD)}"),
-    "add": ("G LABEL IMAGE...", "add images of one class, new or known"),
+    "add": ("G LABEL IMAGE...|data=SPEC", "add images of one class, new or known, or labelled data"),
     "remove": ("G LABEL|PATH", "remove a class, or one image"),
     "search": ("G IMAGE...", "the images that are most like these"),
     "classify": ("G IMAGE...", "what images show; rule=means, neighbours or mix instead of the gallery's own"),
@@ -137,9 +137,13 @@ def _build(arguments: argparse.Namespace) -> int:
 
 
 def _add(arguments: argparse.Namespace) -> int:
-    words, settings = split_words(arguments.settings, keys=_USE)
+    words, settings = split_words(arguments.settings, keys=(*_USE, "data", "split", "thumbnails"))
+    if "data" in settings:
+        return _add_data(arguments, words, settings)
     if len(words) < 3:
-        raise ValueError("write `vitrail gallery add G LABEL IMAGE...`")
+        raise ValueError("write `vitrail gallery add G LABEL IMAGE...`, or `vitrail gallery add G data=SPEC`")
+    if "split" in settings or "thumbnails" in settings:
+        raise ValueError("split= and thumbnails= are of data=")
     folder, label, *places = words
     gallery = _open(folder, settings)
     level = gallery.manifest.coarse
@@ -154,6 +158,22 @@ def _add(arguments: argparse.Namespace) -> int:
     line = f"{added.count:,} added to {label}{of}, now {report['images_of_label']:,} in all"
     show(report, is_json=arguments.json, lines=lambda _: [line])
     return _INCOMPLETE if added.unread else 0
+
+
+def _add_data(arguments: argparse.Namespace, words: Sequence[str], settings: Mapping[str, Any]) -> int:
+    """Add labelled data."""
+    if len(words) != 1 or arguments.coarse is not None:
+        raise ValueError("write `vitrail gallery add G data=SPEC`: labels are those of the data")
+    data = _open_data(settings, share_of_val([_find_source(words[0], settings)]))
+    gallery = _open(words[0], settings)
+    thumbnails = "thumbnails" not in settings or _flag(settings, "thumbnails")
+    with show_progress("images", total=len(data)) as advance:
+        count, unread = gallery.add_data(data, thumbnails=thumbnails, advance=advance)
+    _name_unread(unread)
+    report = {"added": count, "there_before": len(data) - count - len(unread), "num_images": len(gallery)}
+    line = f"{count:,} added, {report['there_before']:,} were there before, now {len(gallery):,} in all"
+    show(report, is_json=arguments.json, lines=lambda _: [line])
+    return _INCOMPLETE if unread else 0
 
 
 def _remove(arguments: argparse.Namespace) -> int:

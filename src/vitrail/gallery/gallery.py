@@ -13,6 +13,7 @@ from vitrail.data.contract import Dataset
 from vitrail.data.quarantine import Problem
 from vitrail.evaluation.features import Extraction
 from vitrail.gallery.accuracy import measure_gallery
+from vitrail.gallery.adding import add_data
 from vitrail.gallery.building import Choices, Origin, build_gallery
 from vitrail.gallery.gallery_answers import Contents, GalleryAnswer, Hit
 from vitrail.gallery.gallery_images import AnyImage, Viewer, as_extraction, embed_unit, find_readable, make_thumbnail
@@ -187,6 +188,25 @@ class Gallery:
         column = None if self.manifest.coarse is None else int(labels[list(levels).index(self.manifest.coarse)])
         known = None if column is None or column < 0 else levels[str(self.manifest.coarse)][column]
         return Added(len(last), known, unread)
+
+    def add_data(
+        self, data: Dataset, *, thumbnails: bool = True, advance: Callable[[int], object] = lambda count: None
+    ) -> tuple[int, tuple[Problem, ...]]:
+        """Add labelled images that are not in the gallery yet, by their paths: the same call goes on where one ended.
+
+        How many came, and what could not be read. The threshold of `unknown` and the rule stay as they are.
+        """
+        extraction = self.extraction
+        found = add_data(
+            self.store,
+            extraction,
+            data,
+            check=lambda facts: self._check(extraction, facts),
+            thumbnails=thumbnails,
+            advance=advance,
+        )
+        self.refresh()
+        return found
 
     def remove(self, what: str | os.PathLike[str]) -> int:
         """Remove all images of a class, or one image by its path; how many there were."""

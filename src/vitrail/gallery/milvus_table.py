@@ -35,6 +35,8 @@ _Line = list[tuple[float, int, list[int]]]  # what is found for a query: cosines
 class MilvusTable(ImageTable):
     """All images of one state of a collection."""
 
+    max_whole = 2_000_000
+
     def __init__(
         self, texts: StateTexts, head: Head, manifest: MilvusManifest, *, packs: ThumbnailPacks | None
     ) -> None:

@@ -37,6 +37,7 @@ class ImageTable(ABC):
 
     facts: GalleryFacts
     place: str  # where the gallery is, as a person writes it
+    max_whole: int | None = None  # images that may be brought into memory at once; None: all
 
     @abstractmethod
     def __len__(self) -> int: ...
