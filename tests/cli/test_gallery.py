@@ -288,9 +288,8 @@ def test_every_action_says_the_same_on_milvus(
     pytest.importorskip("pymilvus", reason="pymilvus is not installed")
     pytest.importorskip("milvus_lite", reason="milvus-lite is not installed")
     database = f"milvus:{tmp_path / 'shapes.db'}"
-    words = ("build", model, f"data={SHAPES}", f"out={database}", "precision=fp32", "index_params={}", "index=exact")
-    said = {**ask(capsys, *words), "gallery": str(gallery)}
-    assert said["num_images"] == 96
+    keys = ("precision=fp32", "index_params={}", "index=exact")
+    assert ask(capsys, "build", model, f"data={SHAPES}", f"out={database}", *keys)["num_images"] == 96
     for words in (
         ("search", "G", reds[0], "--top", 3),
         ("search", "G", reds[0], "--rank", "conditional"),
@@ -303,7 +302,7 @@ def test_every_action_says_the_same_on_milvus(
         ("remove", "G", reds[0]),
         ("remove", "G", "red"),
         ("suggest", "G", "--groups", 2),
-        ("name", "G", 1, "it's \"odd\""),
+        ("name", "G", 1, 'it\'s "odd"'),
         ("report", "G"),
     ):
         answers = [

@@ -1,5 +1,6 @@
 """One contract for folders and Milvus: the same answers, the same changes, the same errors."""
 
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -131,8 +132,8 @@ def test_classes_come_and_go(gallery: Gallery) -> None:
 
 def test_labelled_data_is_added_page_by_page_and_goes_on(gallery: Gallery, monkeypatch: pytest.MonkeyPatch) -> None:
     data = colours("blue", "cyan", "red", split="more", first_seed=300)
-    data.levels["label"] = Level(("blue", "teal", "red"), data.levels["label"].labels)
-    monkeypatch.setattr("vitrail.gallery.adding.add_data.__kwdefaults__", {**add_data.__kwdefaults__, "page": 5})
+    data.levels = {**data.levels, "label": Level(("blue", "teal", "red"), data.levels["label"].labels)}
+    monkeypatch.setattr("vitrail.gallery.gallery.add_data", functools.partial(add_data, page=5))
     come: list[int] = []
 
     def stop(count: int) -> None:

@@ -44,7 +44,8 @@ def add_data(
     for name in levels:
         if wrong := {UNKNOWN, UNNAMED} & set(data.levels[name].classes):
             raise ValueError(f"{min(wrong)!r} is an answer of galleries, not a class: {data.name} has one of that name")
-    count, unread = 0, []
+    count = 0
+    unread: list[Problem] = []
     for start in range(0, len(data), page):
         indices = np.arange(start, min(start + page, len(data)))
         paths = [data.locate(int(index)) for index in indices]
