@@ -25,10 +25,11 @@ from vitrail.evaluation.knn import THESIS_CHOICES, fit_neighbours
 from vitrail.evaluation.probe_data import Labelled, label
 from vitrail.gallery.answer_rules import AUTO, Held, choose_rule
 from vitrail.gallery.building import set_threshold
+from vitrail.gallery.folder_files import State
+from vitrail.gallery.folder_table import FolderTable
 from vitrail.gallery.gallery_answers import Contents
 from vitrail.gallery.gallery_manifest import Manifest, ModelEntry, PartEntry
 from vitrail.gallery.part_files import StoredPart
-from vitrail.gallery.store import State
 from vitrail.inference.passes import Passes, load_seeing, make_extraction
 
 FEW = 5  # pictures that a class is added from
@@ -85,7 +86,7 @@ def make_contents(images: Labelled, manifest: Manifest) -> Contents:
         nothing,
         torch.zeros(len(images), dtype=torch.int64),
     )
-    return Contents(State(Path("."), manifest, (part,)))
+    return Contents(FolderTable(State(Path("."), manifest, (part,))))
 
 
 def make_manifest(images: Labelled) -> Manifest:

@@ -15,6 +15,8 @@ from vitrail.data.stored import ArrayDataset
 from vitrail.evaluation.features import Extraction
 from vitrail.gallery.building import Choices
 from vitrail.gallery.gallery import Gallery
+from vitrail.gallery.gallery_manifest import IndexEntry, Manifest
+from vitrail.gallery.store import GalleryStore
 from vitrail.models.contract import Model
 
 COLOURS = {"red": (200, 30, 30), "orange": (220, 140, 20), "blue": (30, 40, 200), "cyan": (20, 190, 200)}
@@ -49,7 +51,9 @@ def colours(*names: str, count: int = 6, split: str = "train", first_seed: int =
     return ArrayDataset(name="colours", split=split, images=images, levels=levels)
 
 
-def colour_gallery(folder: Path, *names: str, choices: Choices | None = None, count: int = 6) -> Gallery:
+def colour_gallery(
+    folder: Path | str | GalleryStore, *names: str, choices: Choices | None = None, count: int = 6
+) -> Gallery:
     """A gallery of these colours whose threshold others of the same colours have set."""
     gallery, unread = Gallery.build(
         tiny_viewer(),
@@ -66,3 +70,16 @@ def save_colour(path: Path, name: str, *, seed: int) -> Path:
     """A file with a picture of that colour."""
     Image.fromarray(paint(COLOURS[name], seed=seed)).save(path)
     return path
+
+
+def listed(gallery: Gallery) -> Manifest:
+    """What the folder of a gallery lists."""
+    assert isinstance(gallery.manifest, Manifest)
+    return gallery.manifest
+
+
+def index_of(gallery: Gallery) -> IndexEntry:
+    """The approximate index that the folder of a gallery has."""
+    index = listed(gallery).index
+    assert index is not None
+    return index

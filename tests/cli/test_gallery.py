@@ -280,3 +280,44 @@ def test_help_answers_without_torch() -> None:
     finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert "what images show; rule=means" in finished.stdout
     assert finished.stdout.endswith("False\n")
+
+
+def test_every_action_says_the_same_on_milvus(
+    gallery: Path, model: Path, reds: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("pymilvus", reason="pymilvus is not installed")
+    pytest.importorskip("milvus_lite", reason="milvus-lite is not installed")
+    database = f"milvus:{tmp_path / 'shapes.db'}"
+    keys = ("precision=fp32", "index_params={}", "index=exact")
+    assert ask(capsys, "build", model, f"data={SHAPES}", f"out={database}", *keys)["num_images"] == 96
+    for words in (
+        ("search", "G", reds[0], "--top", 3),
+        ("search", "G", reds[0], "--rank", "conditional"),
+        ("classify", "G", *reds, "rule=neighbours"),
+        ("add", "G", "red", *reds[:5]),
+        ("classify", "G", reds[5]),
+        ("evaluate", "G", f"data={SHAPES}", "precision=fp32"),
+        ("add", "G", f"data={SHAPES}", "split=val"),
+        ("add", "G", f"data={SHAPES}", "split=val"),
+        ("remove", "G", reds[0]),
+        ("remove", "G", "red"),
+        ("suggest", "G", "--groups", 2),
+        ("name", "G", 1, 'it\'s "odd"'),
+        ("report", "G"),
+    ):
+        answers = [
+            as_text(ask(capsys, *(place if word == "G" else word for word in words)), place)
+            for place in (database, str(gallery))
+        ]
+        assert answers[0] == answers[1], words
+    assert "is for galleries on Milvus" in complaint(
+        capsys, "build", model, f"data={SHAPES}", f"out={tmp_path / 'g'}", "partition=true"
+    )
+
+
+def as_text(answer: Any, place: str) -> str:
+    """An answer without the name of its place, and with numbers as they are shown."""
+    if isinstance(answer, dict):
+        answer.pop("page", None)
+    plain = json.dumps(json.loads(json.dumps(answer), parse_float=lambda number: round(float(number), 4)))
+    return plain.replace(place, "PLACE")

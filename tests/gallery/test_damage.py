@@ -10,15 +10,15 @@ import pytest
 import safetensors
 import torch
 from safetensors.torch import load_file
-from tiny_galleries import COLOURS, colour_gallery, paint, tiny_viewer
+from tiny_galleries import COLOURS, colour_gallery, listed, paint, tiny_viewer
 
 from vitrail.cli import main
 from vitrail.gallery import gallery_damage
 from vitrail.gallery.building import Choices
+from vitrail.gallery.folder_files import read_state
 from vitrail.gallery.gallery import Gallery
 from vitrail.gallery.gallery_damage import hash_content
 from vitrail.gallery.gallery_manifest import MANIFEST_FILE, read_manifest
-from vitrail.gallery.store import read_state
 from vitrail.storage.tensors import write_tensors
 
 
@@ -68,7 +68,7 @@ def test_a_state_that_never_holds_still_is_no_damage(tmp_path: Path, monkeypatch
         rewrite(gallery.folder, lambda content: content.update(generation=10 + next(number)))
         raise FileNotFoundError(2, "No such file", "part-1.safetensors")
 
-    monkeypatch.setattr("vitrail.gallery.store.read_part", go)
+    monkeypatch.setattr("vitrail.gallery.folder_files.read_part", go)
     with pytest.raises(ValueError, match="changes faster than it can be read"):
         read_state(gallery.folder)
 
@@ -79,7 +79,7 @@ def test_flipped_bits_are_noticed_in_every_file(tmp_path: Path, index: str) -> N
         pytest.importorskip("faiss", reason="faiss is not installed")
     gallery, rng = colour_gallery(tmp_path / "g", choices=Choices(index=index)), random.Random(0)
     query = gallery.embed([paint(COLOURS["red"], seed=900)])
-    for name in sorted([*gallery.manifest.files, MANIFEST_FILE]):
+    for name in sorted([*listed(gallery).files, MANIFEST_FILE]):
         path = gallery.folder / name
         whole = path.read_bytes()
         for _ in range(40):
@@ -163,7 +163,7 @@ def test_galleries_without_checksums_open_and_a_change_adds_them(tmp_path: Path)
     gallery = colour_gallery(tmp_path / "g", choices=Choices(index="hnsw"))
     rewrite(gallery.folder, make_former)
     former = Gallery(gallery.folder, model=tiny_viewer())
-    assert former.manifest.format == 1
+    assert listed(former).format == 1
     assert former.search(paint(COLOURS["red"], seed=900), top=1)[0].labels["label"] == "red"
     former.add("purple", [paint((150, 20, 160), seed=0)])
     now = read_manifest(gallery.folder)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny_galleries import COLOURS, colour_gallery, paint
+from tiny_galleries import COLOURS, colour_gallery, index_of, listed, paint
 from torch.nn import functional
 
 from vitrail.evaluation.knn import find_neighbours
@@ -56,21 +56,19 @@ def test_a_gallery_with_an_index_keeps_up_with_changes(
     exact = colour_gallery(tmp_path / "exact", count=40)
     query = paint(COLOURS["blue"], seed=700)
     assert [hit.path for hit in gallery.search(query, top=3)] == [hit.path for hit in exact.search(query, top=3)]
-    first = gallery.manifest.index
+    first = index_of(gallery)
     gallery.add("purple", [paint((150, 20, 160), seed=seed) for seed in range(5)])
-    assert gallery.manifest.index == first  # the few new ones are searched beside it
+    assert index_of(gallery) == first  # the few new ones are searched beside it
     assert gallery.search(paint((150, 20, 160), seed=0), top=1)[0].labels["label"] == "purple"
     gallery.remove("blue")
-    assert gallery.manifest.index is not None
-    assert gallery.manifest.index != first
+    assert index_of(gallery) != first
     assert "blue" not in {hit.labels["label"] for hit in gallery.search(query, top=100)}
-    monkeypatch.setattr("vitrail.gallery.editing._UNCOVERED_LEAST", 1)
-    before = gallery.manifest.index
+    monkeypatch.setattr("vitrail.gallery.folder_changes._UNCOVERED_LEAST", 1)
+    before = index_of(gallery)
     gallery.add("pink", [paint((250, 150, 200), seed=seed) for seed in range(20)])
-    assert gallery.manifest.index != before
+    assert index_of(gallery) != before
     again = Gallery(gallery.folder)
-    assert again.manifest.index is not None
-    assert again.manifest.index.parts == tuple(part.file for part in again.manifest.parts)
+    assert index_of(again).parts == tuple(part.file for part in listed(again).parts)
 
 
 def test_the_index_is_chosen_by_size() -> None:
@@ -95,8 +93,7 @@ def test_without_faiss_exact_works_and_the_others_say_how_to_get_it(
 def test_a_damaged_index_is_named(tmp_path: Path) -> None:
     need_faiss()
     gallery = colour_gallery(tmp_path / "g", choices=Choices(index="hnsw"))
-    assert gallery.manifest.index is not None
-    (gallery.folder / gallery.manifest.index.file).write_bytes(b"nothing")
+    (gallery.folder / index_of(gallery).file).write_bytes(b"nothing")
     with pytest.raises(ValueError, match=r"is damaged: index-\w+\.faiss: it has 7 bytes instead of"):
         Gallery(gallery.folder).search_vectors(torch.zeros(1, 24))
 
@@ -110,8 +107,7 @@ def test_a_reader_answers_as_it_was_opened_though_the_index_is_replaced_before_i
     reader, vectors = Gallery(gallery.folder), gallery.embed([paint(COLOURS["red"], seed=700)])
     wanted = [hit.path for hit in gallery.search_vectors(vectors, top=3)[0]]
     gallery.remove("red")  # and with it the index
-    assert reader.manifest.index is not None
-    assert not (reader.folder / reader.manifest.index.file).exists()
+    assert not (reader.folder / index_of(reader).file).exists()
     assert [hit.path for hit in reader.search_vectors(vectors, top=3)[0]] == wanted
     reader.refresh()
     assert reader.search_vectors(vectors, top=1)[0][0].labels["label"] != "red"
@@ -120,7 +116,6 @@ def test_a_reader_answers_as_it_was_opened_though_the_index_is_replaced_before_i
 def test_an_index_that_is_listed_and_missing_is_damage(tmp_path: Path) -> None:
     need_faiss()
     gallery = colour_gallery(tmp_path / "g", choices=Choices(index="hnsw"))
-    assert gallery.manifest.index is not None
-    (gallery.folder / gallery.manifest.index.file).unlink()
+    (gallery.folder / index_of(gallery).file).unlink()
     with pytest.raises(ValueError, match=r"is damaged: index-\w+\.faiss is missing"):
         Gallery(gallery.folder).search_vectors(torch.zeros(1, 24))

@@ -14,19 +14,19 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny_galleries import COLOURS, colour_gallery, colours, paint, tiny_viewer
+from tiny_galleries import COLOURS, colour_gallery, colours, listed, paint, tiny_viewer
 
-from vitrail.gallery.editing import change
+from vitrail.gallery.folder_changes import change
+from vitrail.gallery.folder_files import Writer, check_new, read_state, writing
 from vitrail.gallery.gallery import Gallery
 from vitrail.gallery.gallery_manifest import MANIFEST_FILE, read_manifest
-from vitrail.gallery.store import Writer, check_new, read_state, writing
 
 # Adds the first image again and again, without its model; says so after each time.
 ADDING = """
 import sys
 from pathlib import Path
-from vitrail.gallery.editing import change, take_rows
-from vitrail.gallery.store import read_state, writing
+from vitrail.gallery.folder_changes import change, take_rows
+from vitrail.gallery.folder_files import read_state, writing
 folder = Path(sys.argv[1])
 while True:
     with writing(folder) as writer:
@@ -53,7 +53,7 @@ def test_a_writer_that_is_killed_leaves_a_whole_gallery(tmp_path: Path) -> None:
     assert len(state) >= 27
     (gallery.folder / ".tmp75EbN2").touch()  # where safetensors was about to write
     gallery.remove("red")  # the lock went with the process, and what it left is cleared away
-    assert files_in(gallery.folder) == gallery.manifest.files
+    assert files_in(gallery.folder) == listed(gallery).files
 
 
 def test_a_failure_before_the_manifest_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,7 +71,7 @@ def test_a_failure_before_the_manifest_changes_nothing(tmp_path: Path, monkeypat
     assert len(files_in(gallery.folder)) == 2  # the part that nobody lists
     assert len(Gallery(gallery.folder)) == 24
     gallery.add("purple", [paint((150, 20, 160), seed=0)])
-    assert files_in(gallery.folder) == gallery.manifest.files
+    assert files_in(gallery.folder) == listed(gallery).files
 
 
 def test_two_writers_at_once_both_have_their_way(tmp_path: Path) -> None:
@@ -128,11 +128,11 @@ def test_an_open_gallery_stays_as_it_was_until_it_is_refreshed(tmp_path: Path) -
 
 
 def test_many_small_changes_do_not_leave_many_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vitrail.gallery.editing._MAX_PARTS", 3)
+    monkeypatch.setattr("vitrail.gallery.folder_changes._MAX_PARTS", 3)
     gallery = colour_gallery(tmp_path / "g")
     for seed in range(5):
         gallery.add(f"new {seed}", [paint(COLOURS["red"], seed=400 + seed)])
-    assert len(gallery.manifest.parts) <= 3
+    assert len(listed(gallery).parts) <= 3
     assert len(gallery) == 29
     assert gallery.counts()["new 4"] == 1
     assert gallery.contents.thumbnail(28)
@@ -172,7 +172,7 @@ def test_no_such_gallery_is_one_line(tmp_path: Path) -> None:
 
 def test_damage_is_named(tmp_path: Path) -> None:
     gallery = colour_gallery(tmp_path / "g")
-    (part,) = gallery.manifest.files
+    (part,) = listed(gallery).files
     content = (gallery.folder / part).read_bytes()
     (gallery.folder / part).write_bytes(content[:-7])
     with pytest.raises(ValueError, match=f"is damaged: {part}: it has .* bytes instead of"):

@@ -14,13 +14,13 @@ from pathlib import Path
 import torch
 from torch.nn import functional
 
-from vitrail.gallery.building import with_index
-from vitrail.gallery.editing import change
+from vitrail.gallery.folder_changes import change, with_index
+from vitrail.gallery.folder_files import LOCK_FILE, read_state, writing
 from vitrail.gallery.gallery import Gallery
-from vitrail.gallery.gallery_manifest import MANIFEST_FILE, Manifest, ModelEntry, Threshold
+from vitrail.gallery.gallery_manifest import MANIFEST_FILE, Manifest, ModelEntry, Threshold, read_manifest
+from vitrail.gallery.image_rows import Rows
 from vitrail.gallery.index import has_faiss
-from vitrail.gallery.part_files import Rows, write_part
-from vitrail.gallery.store import LOCK_FILE, read_state, writing
+from vitrail.gallery.part_files import write_part
 
 AREA = "galleries"
 NUM_TESTED = 12  # the last kills writers
@@ -51,7 +51,7 @@ def _make(folder: Path, rng: random.Random, *, num_images: int, index: str = "ex
             wanted_index=index,  # type: ignore[arg-type]
             parts=(write_part(rows, writer.new_file("part", "safetensors")),),
         )
-        writer.commit(with_index(writer, manifest, rows.vectors))
+        writer.commit(with_index(writer, manifest, [rows.vectors]))
 
 
 def _draw(rng: random.Random, paths: list[str]) -> Rows:
@@ -180,4 +180,5 @@ def _judge(folder: Path) -> str | None:
     gallery = Gallery(folder / "g")
     gallery.remove("start-0")
     files = {path.name for path in gallery.folder.iterdir()} - {MANIFEST_FILE, LOCK_FILE}
-    return None if files == gallery.manifest.files else f"files are left: {files - gallery.manifest.files}"
+    listed = read_manifest(gallery.folder).files
+    return None if files == listed else f"files are left: {files - listed}"

@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 SUMMARY = "search images by images, and add classes from a few pictures"
 
 _COMPUTE = ("batch_size", "workers", "precision", "device")
-_BUILD = (*KEYS, "out", "coarse", "held_out", "false_reject", "index", "half", "thumbnails", "rule", "cache")
+_MILVUS = ("index_params", "search_params", "consistency", "partition", "files")  # of new galleries there
+_BUILD = (*KEYS, "out", "coarse", "held_out", "false_reject", "index", "half", "thumbnails", "rule", "cache", *_MILVUS)
 _USE = ("model", "trunk", *_COMPUTE)
 _ALL = "all"  # splits
 _NAMED = 10  # images that could not be read
@@ -47,7 +48,7 @@ _INCOMPLETE = 1  # exit code: some images could not be read
 _RANKINGS = ("cosine", "conditional", "oracle")
 _ACTIONS = {
     "build": ("RUN key=value...", f"make a gallery of data; keys: {', '.join(_BUILD)}"),
-    "add": ("G LABEL IMAGE...", "add images of one class, new or known"),
+    "add": ("G LABEL IMAGE...|data=SPEC", "add images of one class, new or known, or labelled data"),
     "remove": ("G LABEL|PATH", "remove a class, or one image"),
     "search": ("G IMAGE...", "the images that are most like these"),
     "classify": ("G IMAGE...", "what images show; rule=means, neighbours or mix instead of the gallery's own"),
@@ -55,6 +56,7 @@ _ACTIONS = {
     "report": ("G [out=FILE]", "write a page that shows the gallery"),
     "suggest": ("G [out=FILE]", "groups inside a coarse class, for a person to name"),
     "name": ("G GROUP LABEL", "give a suggested group its name"),
+    "move": ("G PLACE", f"bring a gallery to another folder or database; keys: index, keep, {', '.join(_MILVUS)}"),
 }
 
 
@@ -87,6 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
         "report": _report,
         "suggest": suggest,
         "name": name_group,
+        "move": _move,
     }
     return actions[arguments.action](arguments)
 
@@ -94,14 +97,13 @@ def run(arguments: argparse.Namespace) -> int:
 def _build(arguments: argparse.Namespace) -> int:
     words, settings = split_words(arguments.settings, keys=_BUILD)
     if len(words) != 1 or "data" not in settings or "out" not in settings:
-        raise ValueError("write `vitrail gallery build RUN data=SPEC out=FOLDER`")
+        raise ValueError("write `vitrail gallery build RUN data=SPEC out=PLACE`")
     from vitrail.gallery.building import Choices, Origin, build_gallery, choose_levels
     from vitrail.gallery.gallery import Gallery
-    from vitrail.gallery.index import choose_index
-    from vitrail.gallery.store import check_new
+    from vitrail.gallery.stores import open_store
 
-    folder = Path(str(settings["out"])).expanduser()
-    check_new(folder)
+    store = open_store(str(settings["out"]), **_of_milvus(settings))
+    store.check_new()
     choices = Choices(
         level=_text(settings.get("level")),
         coarse=_text(settings.get("coarse")),
@@ -116,28 +118,32 @@ def _build(arguments: argparse.Namespace) -> int:
     data = _open_data(settings, share)
     trained = load_seeing(words[0], settings)
     choose_levels(data, choices, trained_on=trained.level)  # what is wrong shows before the work begins
-    choose_index(choices.index, num_images=len(data))
+    store.choose_index(choices.index, num_images=len(data))
     held_out = _open_held_out(words[0], settings, data, share)
     total = len(data) + (0 if held_out is None else len(held_out))
     with show_progress("embeddings", total=total) as advance:
         unread = build_gallery(
             _extraction(trained, data, settings),
             data,
-            folder=folder,
+            store=store,
             held_out=held_out,
             choices=choices,
             origin=Origin(source=keep_source(words[0]), trunk=_text(settings.get("trunk")), level=trained.level),
             advance=advance,
         )
     _name_unread(unread)
-    show(describe(Gallery(folder)), is_json=arguments.json, lines=describe_lines)
+    show(describe(Gallery(store)), is_json=arguments.json, lines=describe_lines)
     return _INCOMPLETE if unread else 0
 
 
 def _add(arguments: argparse.Namespace) -> int:
-    words, settings = split_words(arguments.settings, keys=_USE)
+    words, settings = split_words(arguments.settings, keys=(*_USE, "data", "split", "thumbnails"))
+    if "data" in settings:
+        return _add_data(arguments, words, settings)
     if len(words) < 3:
-        raise ValueError("write `vitrail gallery add G LABEL IMAGE...`")
+        raise ValueError("write `vitrail gallery add G LABEL IMAGE...`, or `vitrail gallery add G data=SPEC`")
+    if "split" in settings or "thumbnails" in settings:
+        raise ValueError("split= and thumbnails= are of data=")
     folder, label, *places = words
     gallery = _open(folder, settings)
     level = gallery.manifest.coarse
@@ -152,6 +158,22 @@ def _add(arguments: argparse.Namespace) -> int:
     line = f"{added.count:,} added to {label}{of}, now {report['images_of_label']:,} in all"
     show(report, is_json=arguments.json, lines=lambda _: [line])
     return _INCOMPLETE if added.unread else 0
+
+
+def _add_data(arguments: argparse.Namespace, words: Sequence[str], settings: Mapping[str, Any]) -> int:
+    """Add labelled data."""
+    if len(words) != 1 or arguments.coarse is not None:
+        raise ValueError("write `vitrail gallery add G data=SPEC`: labels are those of the data")
+    data = _open_data(settings, share_of_val([_find_source(words[0], settings)]))
+    gallery = _open(words[0], settings)
+    thumbnails = "thumbnails" not in settings or _flag(settings, "thumbnails")
+    with show_progress("images", total=len(data)) as advance:
+        count, unread = gallery.add_data(data, thumbnails=thumbnails, advance=advance)
+    _name_unread(unread)
+    report = {"added": count, "there_before": len(data) - count - len(unread), "num_images": len(gallery)}
+    line = f"{count:,} added, {report['there_before']:,} were there before, now {len(gallery):,} in all"
+    show(report, is_json=arguments.json, lines=lambda _: [line])
+    return _INCOMPLETE if unread else 0
 
 
 def _remove(arguments: argparse.Namespace) -> int:
@@ -235,25 +257,46 @@ def _report(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _move(arguments: argparse.Namespace) -> int:
+    words, settings = split_words(arguments.settings, keys=("index", "keep", *_MILVUS))
+    if len(words) != 2:
+        raise ValueError("write `vitrail gallery move G PLACE`")
+    from vitrail.gallery.moving import move_gallery
+    from vitrail.gallery.stores import open_store
+
+    source, target = open_store(words[0]), open_store(words[1], **_of_milvus(settings))
+    keep = _flag(settings, "keep")
+    with show_progress("images", total=len(source.read())) as advance:
+        count = move_gallery(source, target, index=_text(settings.get("index")), keep=keep, advance=advance)
+    report = {"gallery": target.place, "num_images": count, "kept": source.place if keep else None}
+    line = f"{count:,} images are in {target.place} now{f', and in {source.place} as before' if keep else ''}"
+    show(report, is_json=arguments.json, lines=lambda _: [line])
+    return 0
+
+
+def _of_milvus(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: settings[name] for name in _MILVUS if name in settings}
+
+
 def _open(folder: str, settings: Mapping[str, Any]) -> "Gallery":
     """A gallery with its model, from where it was when the gallery was made or where model= says."""
     from vitrail.gallery.gallery import Gallery
-    from vitrail.gallery.gallery_manifest import read_manifest
+    from vitrail.gallery.stores import open_store
 
-    source = _find_source(folder, settings)
-    entry = read_manifest(Path(folder).expanduser()).model
+    source, store = _find_source(folder, settings), open_store(folder)
+    entry = store.read_facts().model
     size = list(entry.image_size) if isinstance(entry.image_size, tuple) else entry.image_size
     seen = {"image_size": size, "crop_ratio": entry.crop_ratio}
     trunk = settings.get("trunk", entry.trunk)
     trained = load_seeing(source, {**seen, **({} if trunk is None else {"trunk": trunk})})
-    return Gallery(folder, model=_extraction(trained, None, settings))
+    return Gallery(store, model=_extraction(trained, None, settings))
 
 
 def _find_source(folder: str, settings: Mapping[str, Any]) -> str:
     """Where the model of a gallery is."""
-    from vitrail.gallery.gallery_manifest import read_manifest
+    from vitrail.gallery.stores import open_store
 
-    entry = read_manifest(Path(folder).expanduser()).model
+    entry = open_store(folder).read_facts().model
     source = str(settings.get("model", entry.source or ""))
     if not source:
         raise ValueError(f"the gallery {folder} does not say where its model ({entry.name}) is: add model=PLACE")

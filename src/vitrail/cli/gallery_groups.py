@@ -1,15 +1,11 @@
 """Groups inside a gallery: what `vitrail gallery suggest` proposes, and `name` names."""
 
 import argparse
-from collections.abc import Sequence
+import json
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from vitrail.cli.gallery_text import group_lines, show
 from vitrail.inference.passes import split_words
-
-if TYPE_CHECKING:
-    from vitrail.gallery.gallery import Gallery
 
 _GROUPS_FILE, _GROUPS_PAGE = "suggestions.json", "suggestions.html"
 
@@ -25,7 +21,7 @@ def suggest(arguments: argparse.Namespace) -> int:
     gallery = Gallery(words[0])
     groups = gallery.suggest(arguments.coarse, groups=arguments.groups)
     page = Path(str(settings.get("out", gallery.folder / _GROUPS_PAGE))).expanduser()
-    title = f"Groups of {arguments.coarse or gallery.folder.name}"
+    title = f"Groups of {arguments.coarse or gallery.store.title}"
     write_groups_page(
         gallery.contents, groups, page, title=title, command=f"vitrail gallery name {words[0]} {{number}} LABEL"
     )
@@ -38,12 +34,12 @@ def suggest(arguments: argparse.Namespace) -> int:
                 "count": group.count,
                 "cosine": group.cosine,
                 "labels": dict(group.labels),
-                "examples": [gallery.contents.path(row) for row in group.examples],
+                "examples": gallery.contents.table.paths_of(group.examples),
             }
             for number, group in enumerate(groups, start=1)
         ],
     }
-    _keep_groups(gallery, [group.paths for group in groups])
+    gallery.store.write_note(_GROUPS_FILE, json.dumps([group.paths for group in groups]))
     show(report, is_json=arguments.json, lines=group_lines)
     return 0
 
@@ -54,27 +50,24 @@ def name_group(arguments: argparse.Namespace) -> int:
     if len(words) != 3:
         raise ValueError("write `vitrail gallery name G GROUP LABEL`")
     from vitrail.gallery.gallery import Gallery
-    from vitrail.storage import read_json
+    from vitrail.storage import parse_json
 
     folder, number, label = words
     gallery = Gallery(folder)
-    if not (gallery.folder / _GROUPS_FILE).is_file():
+    kept = gallery.store.read_note(_GROUPS_FILE)
+    if kept is None:
         raise ValueError(f"no groups were suggested for {folder}: `vitrail gallery suggest {folder}` first")
+    label_of = f"{_GROUPS_FILE} of {folder}"
     remedy = f"write it anew with `vitrail gallery suggest {folder}`"
-    groups = read_json(gallery.folder / _GROUPS_FILE, remedy=remedy)
+    try:
+        groups = parse_json(kept)
+    except ValueError as error:
+        raise ValueError(f"{label_of} can't be read ({error}): {remedy}") from None
     if not isinstance(groups, list) or not all(isinstance(group, list) for group in groups):
-        raise ValueError(f"{gallery.folder / _GROUPS_FILE} must hold a list of lists: {remedy}")
+        raise ValueError(f"{label_of} must hold a list of lists: {remedy}")
     if not number.isdecimal() or not 1 <= int(number) <= len(groups):
         raise ValueError(f"there are groups 1 to {len(groups)}, and not {number!r}")
     count = gallery.rename(list(map(str, groups[int(number) - 1])), label)
     report = {"label": label, "named": count}
     show(report, is_json=arguments.json, lines=lambda _: [f"{count:,} images are {label} now"])
     return 0
-
-
-def _keep_groups(gallery: "Gallery", groups: Sequence[Sequence[str]]) -> None:
-    from vitrail.gallery.store import writing
-    from vitrail.storage import write_json
-
-    with writing(gallery.folder):
-        write_json(gallery.folder / _GROUPS_FILE, groups)

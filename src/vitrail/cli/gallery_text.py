@@ -24,7 +24,7 @@ def describe(gallery: "Gallery") -> dict[str, Any]:
     """What a gallery is, as a record."""
     manifest = gallery.manifest
     return {
-        "gallery": str(gallery.folder),
+        "gallery": gallery.store.place,
         "model": manifest.model.name,
         "source": manifest.model.source,
         "num_images": len(gallery),

@@ -33,7 +33,7 @@ def measure_gallery(
     and it is told how many of them are answered `unknown`. Neighbours without a name answer as they do in `classify`.
     The level that is answered also has the accuracy of the gallery's rule, or of `rule`.
     """
-    manifest = contents.state.manifest
+    manifest = contents.facts
     common = [level for level in manifest.levels if level in data.levels and not data.levels[level].is_multiple]
     if not common:
         raise ValueError(
@@ -41,21 +41,11 @@ def measure_gallery(
             f"{', '.join(data.levels)}"
         )
     if not len(contents):
-        raise ValueError(f"the gallery is empty: {contents.state.folder}: add images with `vitrail gallery add`")
+        raise ValueError(f"the gallery is empty: {contents.table.place}: add images with `vitrail gallery add`")
     vectors, indices, unread = embed_unit(extraction, data, cache=cache, advance=advance)
     labels = {level: _match(contents, data.levels[level], level)[indices] for level in common}
     queries = Levelled(vectors, labels, {level: len(contents.classes(level)) for level in common})
-    images = Levelled(
-        contents.vectors.float(), contents.labels, {level: len(names) for level, names in manifest.levels.items()}
-    )
-    figures = {}
-    coarse = manifest.coarse if manifest.coarse in common else None  # the oracle must know it of the queries
-    for level in common:
-        if bool((labels[level] >= 0).any()):
-            other = coarse if level != coarse else None  # known classes leave nothing to rank by them
-            figures[level] = evaluate_level(
-                queries, images, level, coarse=other, neighbours=manifest.neighbours, unlabelled_vote=True
-            )
+    figures = _rank_all(contents, queries)
     answered = manifest.fine if manifest.fine in figures else None
     shares, unknown = _measure_answers(contents, queries, level=answered, is_new=labels[common[0]] < 0, rule=rule)
     if answered is not None:
@@ -66,11 +56,34 @@ def measure_gallery(
         "num_images": len(vectors),
         "num_left_out": len(unread),
         "num_in_gallery": len(contents),
-        "num_unnamed": int((contents.labels[manifest.fine] < 0).sum()),
+        "num_unnamed": sum(count for own, count in contents.table.label_sets().items() if own[0] < 0),
         "neighbours": manifest.neighbours,
         "rule": override(manifest.rule, rule).name,
         "levels": figures,
         **unknown,
+    }
+
+
+def _rank_all(contents: Contents, queries: Levelled) -> dict[str, dict[str, Any]]:
+    """The figures of each level by the ranking of all images; only the number of queries where they are too many."""
+    facts, limit = contents.facts, contents.table.max_whole
+    known = {level: int((labels >= 0).sum()) for level, labels in queries.labels.items() if bool((labels >= 0).any())}
+    if limit is not None and len(contents) > limit:
+        return {level: {"num_images": number} for level, number in known.items()}
+    images = Levelled(
+        contents.vectors.float(), contents.labels, {level: len(names) for level, names in facts.levels.items()}
+    )
+    coarse = facts.coarse if facts.coarse in queries.labels else None  # the oracle must know it of the queries
+    return {
+        level: evaluate_level(
+            queries,
+            images,
+            level,
+            coarse=coarse if level != coarse else None,  # known classes leave nothing to rank by them
+            neighbours=facts.neighbours,
+            unlabelled_vote=True,
+        )
+        for level in known
     }
 
 
@@ -98,7 +111,7 @@ def _measure_answers(
         rank = torch.cat(ranks)[queries.labels[level] >= 0]
         for name, limit in (("answer_top1", 1), ("answer_top5", 5)):
             shares[name] = 100.0 * (rank < limit).double().mean().item()
-    if contents.state.manifest.threshold is None:
+    if contents.facts.threshold is None:
         return shares, {}
     rejected = torch.cat(is_rejected)
     unknown = {

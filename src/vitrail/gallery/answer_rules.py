@@ -43,7 +43,7 @@ class ClassMeans:
             is_known = own >= 0
             sums.index_add_(0, own[is_known], vectors[start : start + _BLOCK][is_known].float())
             counts += torch.bincount(own[is_known], minlength=num_classes)
-        return cls(sums, counts, _measure_spread(sums, counts) if spread is None else spread)
+        return cls(sums, counts, measure_spread(sums, counts) if spread is None else spread)
 
     def similarities(self, queries: Tensor) -> Tensor:
         """Estimates of the cosine to the mean that a class of endlessly many images would have, [queries, classes].
@@ -219,7 +219,7 @@ def _accuracy(probabilities: Tensor, labels: Tensor) -> float:
     return (probabilities.argmax(dim=1) == labels).double().mean().item()
 
 
-def _measure_spread(sums: Tensor, counts: Tensor) -> float:
+def measure_spread(sums: Tensor, counts: Tensor) -> float:
     """1 minus the mean cosine of two images of one class, over the classes that have two; 0 where there is none."""
     several = counts > 1
     if not bool(several.any()):

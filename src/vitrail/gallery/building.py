@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -14,12 +13,10 @@ from vitrail.evaluation.features import Extraction
 from vitrail.evaluation.knn import THESIS_CHOICES, find_neighbours, fit_neighbours
 from vitrail.evaluation.probe_data import Labelled
 from vitrail.gallery.answer_rules import AUTO, ClassMeans, Held, check_rule, choose_rule
-from vitrail.gallery.gallery_damage import hash_content
 from vitrail.gallery.gallery_images import embed_unit, make_thumbnail
-from vitrail.gallery.gallery_manifest import IndexEntry, Manifest, ModelEntry, Threshold
-from vitrail.gallery.index import choose_index, write_index
-from vitrail.gallery.part_files import Rows, write_part
-from vitrail.gallery.store import Writer, check_new, writing
+from vitrail.gallery.gallery_manifest import GalleryFacts, ModelEntry, Threshold
+from vitrail.gallery.image_rows import Rows
+from vitrail.gallery.store import GalleryStore
 
 NEW_LEVEL = "fine"  # the labels to come of data that has only coarse ones
 _FEWEST = 10  # neighbours of a gallery that has too few images to choose by
@@ -61,7 +58,7 @@ def build_gallery(
     extraction: Extraction,
     data: Dataset,
     *,
-    folder: Path,
+    store: GalleryStore,
     held_out: Dataset | None = None,
     choices: Choices,
     origin: Origin,
@@ -72,9 +69,9 @@ def build_gallery(
     The threshold of `unknown` is set with the images of `held_out`, or where there are none with those of the gallery,
     each held out in turn.
     """
-    check_new(folder)
+    store.check_new()
     levels = choose_levels(data, choices, trained_on=origin.level)
-    kind = choose_index(choices.index, num_images=len(data))
+    kind = store.choose_index(choices.index, num_images=len(data))
     vectors, indices, unread = embed_unit(extraction, data, cache=choices.cache, advance=advance)
     labels = _stack_labels(data, tuple(levels), indices)
     paths = tuple(data.locate(index) for index in indices.tolist())
@@ -87,29 +84,28 @@ def build_gallery(
     )
     neighbours = _choose_neighbours(vectors, labels, levels)
     fine, num_classes = labels[:, 0].long(), len(next(iter(levels.values())))
-    with writing(folder, is_new=True) as writer:
-        part = write_part(rows, writer.new_file("part", "safetensors"))
-        manifest = Manifest(
-            generation=1,
-            model=ModelEntry(
-                source=origin.source,
-                trunk=origin.trunk,
-                name=extraction.model.name,
-                key=extraction.model_key(),
-                image_size=extraction.view.image_size,
-                crop_ratio=extraction.view.crop_ratio,
-                level=origin.level,
-            ),
-            dim=vectors.shape[1],
-            levels=levels,
-            coarse=_name_coarse(levels, choices, data, trained_on=origin.level),
-            neighbours=neighbours,
-            threshold=set_threshold(vectors, fine, held, num_classes=num_classes, false_reject=choices.false_reject),
-            rule=choose_rule(choices.rule, vectors, fine, held, num_classes=num_classes, neighbours=neighbours),
-            wanted_index=kind,
-            parts=(part,),
-        )
-        writer.commit(with_index(writer, manifest, rows.vectors))
+    facts = GalleryFacts(
+        generation=1,
+        model=ModelEntry(
+            source=origin.source,
+            trunk=origin.trunk,
+            name=extraction.model.name,
+            key=extraction.model_key(),
+            image_size=extraction.view.image_size,
+            crop_ratio=extraction.view.crop_ratio,
+            level=origin.level,
+        ),
+        dim=vectors.shape[1],
+        levels=levels,
+        coarse=_name_coarse(levels, choices, data, trained_on=origin.level),
+        neighbours=neighbours,
+        threshold=set_threshold(vectors, fine, held, num_classes=num_classes, false_reject=choices.false_reject),
+        rule=choose_rule(choices.rule, vectors, fine, held, num_classes=num_classes, neighbours=neighbours),
+        wanted_index=kind,
+    )
+    with store.building(facts) as builder:
+        builder.add(rows, last_row=len(rows) - 1)
+        builder.finish()
     return unread
 
 
@@ -166,22 +162,6 @@ def _reject(cosines: Tensor, share: float) -> tuple[float, float] | None:
         return None
     cosine = ordered[int(share * len(ordered))].item()
     return cosine, (ordered < cosine).double().mean().item()
-
-
-def with_index(writer: Writer, manifest: Manifest, vectors: Tensor) -> Manifest:
-    """The manifest with a new approximate index of all images, where it asks for one."""
-    if manifest.wanted_index == "exact" or not len(vectors):
-        return manifest.model_copy(update={"index": None})
-    path = writer.new_file("index", "faiss")
-    write_index(manifest.wanted_index, vectors, path)
-    entry = IndexEntry(
-        kind=manifest.wanted_index,
-        file=path.name,
-        size=path.stat().st_size,
-        parts=tuple(part.file for part in manifest.parts),
-        sha256=hash_content(path),
-    )
-    return manifest.model_copy(update={"index": entry})
 
 
 def _name_coarse(

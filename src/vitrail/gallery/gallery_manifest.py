@@ -77,10 +77,9 @@ class IndexEntry(_Frozen):
     sha256: _Digest | None = None  # None in galleries of before
 
 
-class Manifest(_Frozen):
-    """What is in the folder at one moment. A change is a new manifest with the next generation's number."""
+class GalleryFacts(_Frozen):
+    """What a gallery is, wherever its images are kept. A change is a state with the next generation's number."""
 
-    format: Literal[1, 2] = FORMAT  # of the files: 1 is without checksums and rules
     generation: _Positive
     model: ModelEntry
     dim: _Positive
@@ -89,12 +88,10 @@ class Manifest(_Frozen):
     neighbours: _Positive  # that answer for an image
     threshold: Threshold | None
     rule: RuleEntry | None = None  # None in galleries of before: neighbours
-    wanted_index: Literal["exact", "ivf", "hnsw"] = "exact"
-    index: IndexEntry | None = None
-    parts: tuple[PartEntry, ...]
+    wanted_index: str = "exact"
 
     @model_validator(mode="after")
-    def _check(self) -> "Manifest":
+    def _check_levels(self) -> "GalleryFacts":
         if not self.levels:
             raise ValueError("it has no labels")
         if self.coarse is not None and self.coarse not in self.levels:
@@ -102,17 +99,34 @@ class Manifest(_Frozen):
         for level, names in self.levels.items():
             if len(set(names)) < len(names):
                 raise ValueError(f"a class of {level!r} is listed twice")
-        files = tuple(part.file for part in self.parts)
-        if len(set(files)) < len(files):
-            raise ValueError("a file is listed twice")
-        if self.index is not None and self.index.parts != files[: len(self.index.parts)]:
-            raise ValueError("its index is of other files")
         return self
 
     @property
     def fine(self) -> str:
         """The level that is answered."""
         return next(iter(self.levels))
+
+    def plain(self) -> dict[str, Any]:
+        """The facts alone, without what a store adds to them."""
+        return {name: getattr(self, name) for name in GalleryFacts.model_fields}
+
+
+class Manifest(GalleryFacts):
+    """What is in the folder at one moment."""
+
+    format: Literal[1, 2] = FORMAT  # of the files: 1 is without checksums and rules
+    wanted_index: Literal["exact", "ivf", "hnsw"] = "exact"
+    index: IndexEntry | None = None
+    parts: tuple[PartEntry, ...]
+
+    @model_validator(mode="after")
+    def _check_files(self) -> "Manifest":
+        files = tuple(part.file for part in self.parts)
+        if len(set(files)) < len(files):
+            raise ValueError("a file is listed twice")
+        if self.index is not None and self.index.parts != files[: len(self.index.parts)]:
+            raise ValueError("its index is of other files")
+        return self
 
     @property
     def files(self) -> set[str]:

@@ -1,11 +1,11 @@
 """The pages of a gallery: what is in it, and groups of its images for a person to name."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from vitrail.gallery.answer_rules import override
 from vitrail.gallery.gallery_answers import Contents
-from vitrail.gallery.gallery_manifest import Manifest
+from vitrail.gallery.gallery_manifest import GalleryFacts
 from vitrail.gallery.suggesting import Group
 from vitrail.pages.bars import BarRow, draw_bar, draw_bars
 from vitrail.pages.frame import Page, PageSection, render_page
@@ -15,6 +15,7 @@ from vitrail.pages.words import text
 from vitrail.storage import write_text
 
 _PER_CLASS = 10  # pictures of a class
+_LOOKED_AT = 200  # images of a class that may have one
 _MAX_PICTURES = 1200  # of a page: about 4 MB
 _KICKER = "vitrail gallery"
 _RULE_WORDS = {
@@ -24,9 +25,9 @@ _RULE_WORDS = {
 }
 
 
-def write_gallery_page(contents: Contents, path: Path) -> Path:
+def write_gallery_page(contents: Contents, path: Path, *, name: str) -> Path:
     """How the gallery answers, and the classes with their counts and first pictures, below each coarse class."""
-    manifest = contents.state.manifest
+    manifest = contents.facts
     cards = [(f"{len(contents):,}", "images")]
     cards += [(f"{len(contents.counts(level)):,}", f"classes of {level}") for level in manifest.levels]
     cards.append(
@@ -41,13 +42,13 @@ def write_gallery_page(contents: Contents, path: Path) -> Path:
         to = "any image" if of_class is None else "every class"
         cosine = manifest.threshold.cosine if of_class is None else of_class
         cards.append((f"{cosine:.3f}", f"cosine to {to} below which it is unknown"))
-    title = f"Gallery {contents.state.folder.name}"
+    title = f"Gallery {name}"
     lead = [f"Embeddings of {manifest.model.name}, {manifest.dim} numbers an image."]
     sections = [_answer_section(manifest), *_count_section(contents), *_class_sections(contents)]
     return _write(path, Page(title, _KICKER, sections, lead=lead, cards=cards))
 
 
-def _answer_section(manifest: Manifest) -> PageSection:
+def _answer_section(manifest: GalleryFacts) -> PageSection:
     """The rule that answers, what it was compared with, and the threshold."""
     rule, threshold = override(manifest.rule, None), manifest.threshold
     facts: list[tuple[str, str]] = [("rule", _RULE_WORDS[rule.name].format(neighbours=manifest.neighbours))]
@@ -67,7 +68,7 @@ def _answer_section(manifest: Manifest) -> PageSection:
 
 def _count_section(contents: Contents) -> list[PageSection]:
     """Bars of how many images each class has, the largest first."""
-    fine = contents.state.manifest.fine
+    fine = contents.facts.fine
     counts = sorted(contents.counts(fine).items(), key=lambda pair: -pair[1])
     if not counts:
         return []
@@ -95,23 +96,25 @@ def write_groups_page(contents: Contents, groups: Sequence[Group], path: Path, *
 
 def _class_sections(contents: Contents) -> list[PageSection]:
     """A section for each coarse class, or one for all classes where there are none."""
-    manifest = contents.state.manifest
+    manifest = contents.facts
     fine, coarse = manifest.fine, manifest.coarse
-    rows: dict[tuple[int, int], list[int]] = {}
-    of = contents.labels[fine] * 0 - 1 if coarse is None else contents.labels[coarse]
-    for row, key in enumerate(zip(of.tolist(), contents.labels[fine].tolist(), strict=True)):
-        rows.setdefault(key, []).append(row)
-    if not rows:
+    column = None if coarse is None else list(manifest.levels).index(coarse)
+    counts: dict[tuple[int, int], int] = {}
+    for labels, count in contents.table.label_sets().items():
+        key = (-1 if column is None else labels[column], labels[0])
+        counts[key] = counts.get(key, 0) + count
+    if not counts:
         return [PageSection("Classes", "<p>The gallery is empty.</p>")]
-    per_class = max(1, min(_PER_CLASS, _MAX_PICTURES // len(rows)))
+    per_class = max(1, min(_PER_CLASS, _MAX_PICTURES // len(counts)))
     left = _MAX_PICTURES
     bodies: dict[int, list[str]] = {}
-    for (group, label), own in sorted(rows.items()):
+    for (group, label), count in sorted(counts.items()):
         name = contents.classes(fine)[label] if label >= 0 else "unnamed"
-        shown = [row for row in own[:200] if contents.thumbnail(row)][: min(per_class, left)]
+        of = {fine: label} if coarse is None else {fine: label, coarse: group}
+        shown = _find_pictures(contents, of, most=min(per_class, left)) if left else []
         left -= len(shown)
         bodies.setdefault(group, []).append(
-            f"<h3>{text(name)} <small>{len(own):,}</small></h3>{_show_pictures(contents, shown)}"
+            f"<h3>{text(name)} <small>{count:,}</small></h3>{_show_pictures(contents, shown)}"
         )
     if coarse is None:
         return [PageSection("Classes", "".join(body)) for body in bodies.values()]
@@ -121,12 +124,16 @@ def _class_sections(contents: Contents) -> list[PageSection]:
     ]
 
 
-def _show_pictures(contents: Contents, rows: Iterable[int]) -> str:
-    pictures = (
-        render_image(embed_image(picture), title=contents.path(row))
-        for row in rows
-        if (picture := contents.thumbnail(row))
-    )
+def _find_pictures(contents: Contents, labels: Mapping[str, int], *, most: int) -> list[int]:
+    """The first rows with these labels that have a picture."""
+    rows = contents.table.find_rows(labels, limit=_LOOKED_AT).tolist()
+    pairs = zip(rows, contents.table.thumbnails_of(rows), strict=True)
+    return [row for row, picture in pairs if picture][:most]
+
+
+def _show_pictures(contents: Contents, rows: Sequence[int]) -> str:
+    lines = zip(contents.table.thumbnails_of(rows), contents.table.paths_of(rows), strict=True)
+    pictures = (render_image(embed_image(picture), title=path) for picture, path in lines if picture)
     return f'<div class="strip">{"".join(pictures)}</div>'
 
 

@@ -14,43 +14,11 @@ from torch import Tensor
 
 from vitrail.gallery.gallery_damage import compare, damage, hash_content
 from vitrail.gallery.gallery_manifest import Manifest, PartEntry
+from vitrail.gallery.image_rows import Rows
 from vitrail.storage.tensors import write_tensors
 
 _BLOCK = 65_536  # embeddings that are checked at a time
 _TOLERANCE = 0.01  # of their lengths: those in half precision are off by 0.001
-
-
-@dataclass(frozen=True, eq=False)
-class Rows:
-    """Images of a gallery."""
-
-    vectors: Tensor  # float32 or float16 [images, dim], of length 1
-    labels: Tensor  # int32 [images, levels]; -1 without a label
-    paths: tuple[str, ...]
-    thumbnails: tuple[bytes, ...]  # JPEG; empty where there is none
-
-    def __len__(self) -> int:
-        return len(self.vectors)
-
-    def choose(self, places: Sequence[int]) -> "Rows":
-        """Some of the images."""
-        at = torch.tensor(places, dtype=torch.int64)
-        return Rows(
-            self.vectors[at],
-            self.labels[at],
-            tuple(self.paths[place] for place in places),
-            tuple(self.thumbnails[place] for place in places),
-        )
-
-    @classmethod
-    def joined(cls, several: "Sequence[Rows]") -> "Rows":
-        """The images of several, one after the other."""
-        return cls(
-            torch.cat([rows.vectors for rows in several]),
-            torch.cat([rows.labels for rows in several]),
-            tuple(path for rows in several for path in rows.paths),
-            tuple(picture for rows in several for picture in rows.thumbnails),
-        )
 
 
 @dataclass(frozen=True, eq=False)

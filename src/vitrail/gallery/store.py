@@ -1,112 +1,192 @@
-"""The folder of a gallery: readers see one whole state of it, and writers take turns.
+"""The contract of places that hold galleries: what every store can do, whatever keeps the images.
 
-New files are written beside the old ones. The state changes at the moment when a new manifest takes the place of the
-old one, so that a kill in the middle leaves the old state, and files that nobody lists: the next writer removes them.
+A store gives an `ImageTable`, one whole state of the gallery that can be asked, and a `GalleryWriter`, which is the one
+process that changes it. All that a gallery answers is computed from the table alone (`gallery_answers.py`), so that
+every store answers alike.
 """
 
-import contextlib
-import os
-import re
-import secrets
-from collections.abc import Iterator
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import NamedTuple
 
-from vitrail.gallery.gallery_damage import damage
-from vitrail.gallery.gallery_manifest import MANIFEST_FILE, Manifest, read_manifest, write_manifest
-from vitrail.gallery.part_files import StoredPart, read_part
-from vitrail.storage import locked, sync
+import torch
+from torch import Tensor
 
-LOCK_FILE = ".lock"
-# What a writer leaves, killed ones too: safetensors writes under a name such as .tmp75EbN2 first.
-_OURS = re.compile(r"part-\w+\.safetensors|index-\w+\.faiss|\.gallery\.json\.\w+\.partial|\.tmp\w{6}|\.lock")
-_ATTEMPTS = 100  # at a state that other processes replace while it is read
+from vitrail.gallery.answer_rules import ClassMeans
+from vitrail.gallery.gallery_manifest import GalleryFacts
+from vitrail.gallery.image_rows import Rows
 
 
-@dataclass(frozen=True, eq=False)
-class State:
-    """What is in a gallery at one moment."""
-
-    folder: Path
-    manifest: Manifest
-    parts: tuple[StoredPart, ...]
-
-    def __len__(self) -> int:
-        return sum(map(len, self.parts))
-
-    def is_replaced(self) -> bool:
-        """Whether the gallery has another state by now, so that files of this one may be gone."""
-        return read_manifest(self.folder) != self.manifest
+class StateReplacedError(Exception):
+    """The state that was asked is no longer there: another process has changed the gallery. Ask the next one."""
 
 
-def read_state(folder: Path) -> State:
-    """One whole state, even if another process writes meanwhile."""
-    for _ in range(_ATTEMPTS):
-        manifest = read_manifest(folder)
-        try:
-            return State(folder, manifest, tuple(read_part(folder, part, manifest) for part in manifest.parts))
-        except FileNotFoundError as error:
-            if read_manifest(folder) == manifest:
-                raise damage(folder, Path(error.filename).name, " is missing") from None
-        except OSError as error:
-            name = Path(error.filename).name
-            raise ValueError(f"the gallery {folder} can't be read: {name}: {error.strerror}") from None
-    raise ValueError(f"the gallery {folder} changes faster than it can be read: try again when fewer processes write")
+class Neighbours(NamedTuple):
+    """The images that score best for some queries, best first."""
+
+    scores: Tensor  # [queries, count]: what they were ranked by
+    cosines: Tensor  # float32 [queries, count]
+    rows: Tensor  # int64 [queries, count]
+    labels: Tensor  # int64 [queries, count, levels]; -1 without a label
 
 
-def check_new(folder: Path) -> None:
-    """Refuse a place for a new gallery that holds something else; what a killed `build` left is no hindrance."""
-    try:
-        if folder.exists() and not folder.is_dir():
-            raise ValueError(f"{folder} is a file; a gallery is a folder")
-        if (folder / MANIFEST_FILE).exists():
-            raise ValueError(f"{folder} holds a gallery already: choose another place, or remove it first")
-        if folder.is_dir() and any(not _OURS.fullmatch(path.name) for path in folder.iterdir()):
-            raise ValueError(f"{folder} holds something else: choose an empty or new folder")
-        there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
-    except OSError as error:
-        raise ValueError(f"a gallery can't be made in {folder}: {error.strerror}") from None
-    if not there.is_dir() or not os.access(there, os.W_OK):
-        what = "may not be written to" if there.is_dir() else "is a file"
-        raise ValueError(f"a gallery can't be made in {folder}: {there} {what}")
+class ImageTable(ABC):
+    """All images of one state of a gallery. A row is the number by which an image is found in this state."""
+
+    facts: GalleryFacts
+    place: str  # where the gallery is, as a person writes it
+    max_whole: int | None = None  # images that may be brought into memory at once; None: all
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def label_sets(self) -> Mapping[tuple[int, ...], int]:
+        """The combinations of labels (one for each level; -1 without a label) that images have, and how many do."""
+
+    @abstractmethod
+    def nearest(self, queries: Tensor, *, count: int, bonus: Tensor | None = None) -> Neighbours:
+        """The `count` images that score best for each query [queries, dim] of length 1; at most as many as there are.
+
+        The score is the cosine, and with a bonus float64 [queries, coarse classes + 1] the cosine plus that of the
+        image's coarse class; the last column is for images without one.
+        """
+
+    @abstractmethod
+    def coarse_probabilities(self, queries: Tensor) -> Tensor:
+        """The probability of each class of the coarse level [queries, classes] by the votes of all images."""
+
+    @abstractmethod
+    def means(self, coarse: int | None = None) -> ClassMeans:
+        """The means of the classes that are answered; of the images of one coarse class alone where it is given."""
+
+    @abstractmethod
+    def find_rows(self, labels: Mapping[str, int], *, limit: int | None = None) -> Tensor:
+        """The rows int64 of images with these labels by level (of all images without any), in their order."""
+
+    @abstractmethod
+    def find_paths(self, paths: Collection[str]) -> list[int]:
+        """The rows of all images that have one of these paths."""
+
+    @abstractmethod
+    def labels_of(self, rows: Tensor) -> Tensor:
+        """The labels int64 [rows, levels] of images."""
+
+    @abstractmethod
+    def vectors_of(self, rows: Tensor) -> Tensor:
+        """The embeddings [rows, dim] of images."""
+
+    @abstractmethod
+    def paths_of(self, rows: Sequence[int]) -> list[str]:
+        """Where images were."""
+
+    @abstractmethod
+    def thumbnails_of(self, rows: Sequence[int]) -> list[bytes]:
+        """The thumbnails of images, small JPEGs; empty where there is none."""
+
+    @abstractmethod
+    def pages(self, *, after: int = -1, size: int) -> Iterator[tuple[int, Rows]]:
+        """All images behind a row, `size` at a time, each time with the last row of them."""
+
+    def take(self, rows: Sequence[int]) -> Rows:
+        """Some images, with all that is known of them."""
+        at = torch.tensor(list(rows), dtype=torch.int64)
+        return Rows(
+            self.vectors_of(at), self.labels_of(at).int(), tuple(self.paths_of(rows)), tuple(self.thumbnails_of(rows))
+        )
 
 
-class Writer:
-    """The one process that may change a gallery's folder."""
+class GalleryWriter(ABC):
+    """The one process that changes a gallery."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    table: ImageTable  # what is there before the change
 
-    def new_file(self, kind: str, ending: str) -> Path:
-        """A name that no file has had."""
-        return self.folder / f"{kind}-{secrets.token_hex(6)}.{ending}"
+    @abstractmethod
+    def change(
+        self,
+        *,
+        without: Collection[int] = (),
+        without_class: int | None = None,
+        more: Rows | None = None,
+        levels: Mapping[str, tuple[str, ...]] | None = None,
+    ) -> None:
+        """Make the state that lacks some rows, or a class of the level that is answered, and has more images.
 
-    def commit(self, manifest: Manifest) -> None:
-        """Make this the gallery's state. Its files are on the disk before, and those of older states go after."""
-        for name in manifest.files:
-            sync(self.folder / name)
-        write_manifest(self.folder, manifest)
-        self.clean(manifest.files)
-
-    def clean(self, kept: set[str]) -> None:
-        """Remove all files of the gallery but those given."""
-        for path in self.folder.iterdir():
-            if _OURS.fullmatch(path.name) and path.name not in kept and path.name != LOCK_FILE:
-                with contextlib.suppress(PermissionError):  # Windows keeps what others read; the next writer removes it
-                    path.unlink(missing_ok=True)
+        All of it happens or nothing. `levels` are the classes that there are then.
+        """
 
 
-@contextlib.contextmanager
-def writing(folder: Path, *, is_new: bool = False) -> Iterator[Writer]:
-    """Wait until no other process writes, then be the one that does."""
-    try:
-        if is_new:
-            folder.mkdir(parents=True, exist_ok=True)
-        elif not (folder / MANIFEST_FILE).exists():
-            read_manifest(folder)  # says what is wrong
-        with locked(folder / LOCK_FILE):
-            if is_new:
-                check_new(folder)
-            yield Writer(folder)
-    except OSError as error:
-        raise ValueError(f"the gallery {folder} can't be written: {error.strerror or error}") from None
+class GalleryBuilder(ABC):
+    """The one process that makes a new gallery."""
+
+    last_row: int  # of the source's, which an attempt before has brought already; -1: none
+
+    @abstractmethod
+    def add(self, rows: Rows, *, last_row: int) -> None:
+        """Bring more images; the last of them has this row in the source."""
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Make all that was brought the gallery's first state."""
+
+
+class GalleryStore(ABC):
+    """A place that holds one gallery, or will."""
+
+    place: str  # as a person writes it
+    folder: Path  # where pages about the gallery are written
+
+    @property
+    @abstractmethod
+    def title(self) -> str:
+        """The gallery's name on pages."""
+
+    @abstractmethod
+    def read_facts(self) -> GalleryFacts:
+        """What the gallery is made of; an error where there is none."""
+
+    @abstractmethod
+    def read(self) -> ImageTable:
+        """One whole state, even if another process writes meanwhile."""
+
+    def renewed(self, table: ImageTable) -> ImageTable:
+        """The state to answer with: the one that was read, unless the store can't keep it while others write."""
+        return table
+
+    @abstractmethod
+    def writing(self) -> AbstractContextManager[GalleryWriter]:
+        """Wait until no other process writes, then be the one that does."""
+
+    @abstractmethod
+    def check_new(self) -> None:
+        """Refuse a place for a new gallery that holds something else; what a killed `build` left is no hindrance."""
+
+    @abstractmethod
+    def choose_index(self, name: str, *, num_images: int) -> str:
+        """The kind of index that a name stands for; an error where this store does not have it."""
+
+    @abstractmethod
+    def building(self, facts: GalleryFacts, *, origin: str | None = None) -> AbstractContextManager[GalleryBuilder]:
+        """Be the one process that makes the gallery.
+
+        With an `origin`, a text that names where the images come from, an attempt that was ended goes on where it was;
+        without one it begins anew.
+        """
+
+    @abstractmethod
+    def remove(self) -> None:
+        """Remove the gallery, or what is left of one; the caller writes it, or nobody else does."""
+
+    def close(self) -> None:
+        """Give back what the store holds open in this process."""
+        return
+
+    @abstractmethod
+    def write_note(self, name: str, text: str) -> None:
+        """Keep a text beside the gallery."""
+
+    @abstractmethod
+    def read_note(self, name: str) -> str | None:
+        """A text that was kept; None where there is none."""

@@ -26,14 +26,13 @@ class Group:
 
 def suggest_groups(contents: Contents, *, coarse: str | None, num_groups: int | None, num_examples: int) -> list[Group]:
     """The groups of a coarse class, the largest first; as many as suit the images where no number is given."""
-    manifest = contents.state.manifest
-    rows = torch.arange(len(contents))
+    level = contents.facts.coarse or contents.facts.fine
+    rows = contents.rows
     if coarse is not None:
-        level = manifest.coarse or manifest.fine
-        rows = (contents.labels[level] == contents.class_index(level, coarse)).nonzero()[:, 0]
+        rows = contents.table.find_rows({level: contents.class_index(level, coarse)})
     if len(rows) < 2:
         raise ValueError(f"there are {len(rows)} images: groups need at least two")
-    vectors = contents.vectors[rows].float()
+    vectors = contents.table.vectors_of(rows).float()
     number = choose_number(vectors) if num_groups is None else num_groups
     if not 1 <= number <= len(rows):
         raise ValueError(f"{len(rows)} images can't be put into {number} groups")
@@ -81,15 +80,15 @@ def silhouette(vectors: Tensor, groups: Tensor) -> float:
 
 
 def _describe(contents: Contents, rows: list[int], *, cosine: float, num_examples: int) -> Group:
-    fine = contents.state.manifest.fine
-    names = [*contents.classes(fine), UNNAMED]
+    names = [*contents.classes(contents.facts.fine), UNNAMED]
     counts: dict[str, int] = {}
-    for place in contents.labels[fine][torch.tensor(rows)].tolist():
+    for place in contents.table.labels_of(torch.tensor(rows))[:, 0].tolist():
         counts[names[place]] = counts.get(names[place], 0) + 1
+    pictured = zip(contents.table.thumbnails_of(rows), rows, strict=True)
     return Group(
         count=len(rows),
         cosine=cosine,
         labels=tuple(sorted(counts.items(), key=lambda pair: -pair[1])),
-        examples=tuple(sorted(rows, key=lambda row: not contents.thumbnail(row))[:num_examples]),
-        paths=tuple(map(contents.path, rows)),
+        examples=tuple(row for _, row in sorted(pictured, key=lambda pair: not pair[0])[:num_examples]),
+        paths=tuple(contents.table.paths_of(rows)),
     )

@@ -1,4 +1,4 @@
-"""Changes of a gallery: images that come, go, or get another name. Each is one new state of the folder."""
+"""Changes of a gallery's folder: images that come and go. Each is one new state of the folder."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import TypeVar
@@ -6,12 +6,12 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from vitrail.gallery.building import with_index
-from vitrail.gallery.gallery_answers import UNKNOWN, UNNAMED, Contents
+from vitrail.gallery.folder_files import State, Writer
 from vitrail.gallery.gallery_damage import hash_content
 from vitrail.gallery.gallery_manifest import FORMAT, IndexEntry, Manifest, PartEntry
-from vitrail.gallery.part_files import Rows, read_part, write_part
-from vitrail.gallery.store import State, Writer
+from vitrail.gallery.image_rows import Rows
+from vitrail.gallery.index import write_index
+from vitrail.gallery.part_files import read_part, write_part
 
 Listed = TypeVar("Listed", PartEntry, IndexEntry)
 _MAX_PARTS = 32  # files of images; where there are more, all but the first become one
@@ -50,33 +50,6 @@ def change(
     writer.commit(_keep_index(writer, manifest))
 
 
-def label_rows(contents: Contents, label: str, *, coarse: str | None) -> tuple[Tensor, dict[str, tuple[str, ...]]]:
-    """The labels int32 [levels] of images that get this label, and the classes that there are then.
-
-    Coarser labels are those of the label's other images, and the coarse class that a person says.
-    """
-    if not label.strip():
-        raise ValueError("the label is empty: give the class a name")
-    for name in (label, coarse):
-        if name in (UNKNOWN, UNNAMED):
-            raise ValueError(f"{name!r} is an answer of galleries, not a class: choose another name")
-    manifest = contents.state.manifest
-    levels = dict(manifest.levels)
-    own = torch.full((len(levels),), -1, dtype=torch.int32)
-    if label in contents.counts(manifest.fine):
-        row = int((contents.labels[manifest.fine] == levels[manifest.fine].index(label)).nonzero()[0])
-        own = torch.tensor([int(labels[row]) for labels in contents.labels.values()], dtype=torch.int32)
-    if coarse is not None:
-        if manifest.coarse is None:
-            raise ValueError("the gallery has no coarse labels: leave --coarse out")
-        known = own[list(levels).index(manifest.coarse)]
-        if known >= 0 and levels[manifest.coarse][known] != coarse:
-            raise ValueError(f"{label!r} is of {manifest.coarse} {levels[manifest.coarse][known]!r}, not {coarse!r}")
-        _set(own, levels, manifest.coarse, coarse)
-    _set(own, levels, manifest.fine, label)
-    return own, levels
-
-
 def take_rows(state: State, rows: Sequence[int]) -> Rows:
     """Some images of a state, with all that is known of them."""
     found, start = [], 0
@@ -88,10 +61,20 @@ def take_rows(state: State, rows: Sequence[int]) -> Rows:
     return Rows.joined(found)
 
 
-def _set(own: Tensor, levels: dict[str, tuple[str, ...]], level: str, name: str) -> None:
-    if name not in levels[level]:
-        levels[level] = (*levels[level], name)
-    own[list(levels).index(level)] = levels[level].index(name)
+def with_index(writer: Writer, manifest: Manifest, vectors: Sequence[Tensor]) -> Manifest:
+    """The manifest with a new approximate index of all images of its parts, where it asks for one."""
+    if manifest.wanted_index == "exact" or not sum(map(len, vectors)):
+        return manifest.model_copy(update={"index": None})
+    path = writer.new_file("index", "faiss")
+    write_index(manifest.wanted_index, vectors[0] if len(vectors) == 1 else torch.cat(list(vectors)), path)
+    entry = IndexEntry(
+        kind=manifest.wanted_index,
+        file=path.name,
+        size=path.stat().st_size,
+        parts=tuple(part.file for part in manifest.parts),
+        sha256=hash_content(path),
+    )
+    return manifest.model_copy(update={"index": entry})
 
 
 def _join(writer: Writer, manifest: Manifest, parts: Sequence[PartEntry]) -> PartEntry:
@@ -118,5 +101,4 @@ def _keep_index(writer: Writer, manifest: Manifest) -> Manifest:
     if is_whole and num_others <= max(_UNCOVERED_LEAST, _UNCOVERED_SHARE * num_covered):
         assert entry is not None
         return manifest.model_copy(update={"index": _with_checksum(writer, entry)})
-    parts = [read_part(writer.folder, part, manifest).vectors for part in manifest.parts]
-    return with_index(writer, manifest, torch.cat(parts) if parts else torch.zeros(0, manifest.dim))
+    return with_index(writer, manifest, [read_part(writer.folder, part, manifest).vectors for part in manifest.parts])
