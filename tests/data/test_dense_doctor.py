@@ -141,3 +141,18 @@ def test_what_data_has_is_guessed(tmp_path: Path) -> None:
     assert guess_marks(str(tmp_path)) == "boxes"
     write_mask(tmp_path / "labels/a.png", make_mask(2, size=(HEIGHT, WIDTH)))
     assert guess_marks(str(tmp_path)) == "masks"
+
+
+@pytest.mark.parametrize(("num_marked", "problem"), [(0, "no objects"), (1, "hardly any objects"), (2, None)])
+def test_images_without_objects_must_be_fixed(tmp_path: Path, num_marked: int, problem: str | None) -> None:
+    for number in range(30):
+        write_image(tmp_path / f"images/train/{number:02d}.jpg", seed=number)
+    write_image(tmp_path / "images/val/0.jpg", seed=99)
+    (tmp_path / "labels/train").mkdir(parents=True)
+    (tmp_path / "labels/val").mkdir()
+    for name in ("val/0", *(f"train/{number:02d}" for number in range(num_marked))):
+        (tmp_path / f"labels/{name}.txt").write_text("0 0.5 0.5 0.2 0.2\n")
+    (tmp_path / "data.yaml").write_text("names: [cat]\n")
+    findings = check_data(tmp_path)
+    must = [finding.problem for finding in findings.findings if finding.severity is Severity.MUST_BE_FIXED]
+    assert must == ([] if problem is None else [problem])

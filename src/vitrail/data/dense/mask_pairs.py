@@ -59,6 +59,12 @@ class PairFolders:
     masks: str
 
 
+def has_masks(root: Path) -> bool:
+    """Whether a folder holds images and masks in PNG files, in any of the known layouts."""
+    folders = next(iter(find_pair_folders(root).values()), None)
+    return folders is not None and next((root / folders.masks).rglob(f"*{MASK_ENDING}"), None) is not None
+
+
 def find_pair_folders(root: Path) -> dict[str, PairFolders]:
     """The folders of each split; {"": folders} where there are no splits, and nothing where there are no such folders.
 

@@ -22,6 +22,7 @@ from vitrail.data.stored import Subset
 _UNUSABLE = ("broken mask", "mask of another size", "values that are no class", "another size than annotated")
 _PROBLEMS = (*_UNUSABLE, "box outside", "box without area", "empty mask", "nothing marked")
 _SLACK = 1.0  # pixels by which a box may stick out: annotations are rounded
+_FEW = 0.05  # share of images with objects below which labels are thought to be astray
 _MAX_HARMLESS = 200  # cases that are kept of what is only good to know
 
 
@@ -118,11 +119,25 @@ def check_marks(splits: Sequence[ExaminedSplit], classes: Sequence[str], counts:
     """Findings about masks and objects; `counts` are those of the first split, which is trained on."""
     for problem in _PROBLEMS:
         yield from _find(problem, splits)
+    yield from _find_hardly_marked(splits)
     unmarked = [name for name, count in zip(classes, counts.tolist(), strict=True) if not count]
     if unmarked:
         kind = kind_of("class not marked")
         cases = tuple(Case((Place(name, splits[0].split),), "in no image of it") for name in unmarked)
         yield Finding("class not marked", kind.severity, len(cases), kind.unit, cases)
+
+
+def _find_hardly_marked(splits: Sequence[ExaminedSplit]) -> Iterator[Finding]:
+    """Splits in which nearly no image has an object; that none has is noted when the source is opened."""
+    cases = []
+    for split in splits:
+        num_bare = sum(fault.problem == "nothing marked" for marks in split.marks.values() for fault in marks.faults)
+        num_marked = len(split.marks) - num_bare
+        if 0 < num_marked < _FEW * len(split.marks):
+            cases.append(Case((Place(split.split),), f"{num_marked:,} of {len(split.marks):,} images have an object"))
+    if cases:
+        kind = kind_of("hardly any objects")
+        yield Finding("hardly any objects", kind.severity, len(cases), kind.unit, tuple(cases))
 
 
 def _find(problem: str, splits: Sequence[ExaminedSplit]) -> Iterator[Finding]:

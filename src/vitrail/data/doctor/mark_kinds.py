@@ -66,6 +66,20 @@ MARK_KINDS: Mapping[str, Kind] = MappingProxyType(
             "Training does not begin; here the annotation was left out.",
             "Correct it: often corners were written in the place of a width and a height.",
         ),
+        "no objects": Kind(
+            _MUST,
+            "split",
+            "Not one image of a split has an object.",
+            "Training does not begin: there would be nothing to learn, or nothing to measure.",
+            "Put the annotations where they are looked for; look whether this is data with objects at all.",
+        ),
+        "hardly any objects": Kind(
+            _MUST,
+            "split",
+            "Fewer than one in twenty images of a split have an object.",
+            "Most likely annotations lie where they are not found; the model would learn to say nothing.",
+            "Put the annotations where they are looked for, or take images without objects out.",
+        ),
         "box outside": Kind(
             _LOOK,
             "image",
