@@ -80,6 +80,20 @@ MARK_KINDS: Mapping[str, Kind] = MappingProxyType(
             "Most likely annotations lie where they are not found; the model would learn to say nothing.",
             "Put the annotations where they are looked for, or take images without objects out.",
         ),
+        "boxes look like corners": Kind(
+            _MUST,
+            "split",
+            "Boxes of a COCO file are x, y, width and height; these look like the left, top, right and bottom edge.",
+            "Most boxes reach too far, to the right and down: nothing true can be learnt from them, nor measured.",
+            "Write width = right - left and height = bottom - top in the place of the last two numbers of `bbox`.",
+        ),
+        "box beside its outline": Kind(
+            _LOOK,
+            "image",
+            "A box and the polygon of the same object overlap by less than half.",
+            "One of them is wrong, and boxes and masks are both learnt from.",
+            "Draw one of them anew; a box is x, y, width, height in COCO's form.",
+        ),
         "box outside": Kind(
             _LOOK,
             "image",
