@@ -137,7 +137,9 @@ def test_what_data_has_is_guessed(tmp_path: Path) -> None:
     write_image(tmp_path / "images/a.jpg")
     (tmp_path / "labels").mkdir()
     assert guess_marks(str(tmp_path)) == "classes"
-    (tmp_path / "data.yaml").touch()
+    (tmp_path / "labels/a.txt").touch()
+    assert guess_marks(str(tmp_path)) == "boxes"
+    (tmp_path / "labels/a.txt").rename(tmp_path / "data.yaml")
     assert guess_marks(str(tmp_path)) == "boxes"
     write_mask(tmp_path / "labels/a.png", make_mask(2, size=(HEIGHT, WIDTH)))
     assert guess_marks(str(tmp_path)) == "masks"

@@ -83,7 +83,10 @@ def guess_marks(spec: str) -> MarkedBy:
     if has_masks(root):
         return "masks"
     has_coco = any(root.glob("annotations/*.json")) or any(root.glob("*/_annotations.coco.json"))
-    return "boxes" if has_coco or any((root / name).exists() for name in ("data.yaml", "data.yml")) else "classes"
+    has_yolo = any((root / name).exists() for name in ("data.yaml", "data.yml")) or any(
+        next((root / folder).rglob("*.txt"), None) is not None for folder in ("labels", "train/labels")
+    )
+    return "boxes" if has_coco or has_yolo else "classes"
 
 
 def open_dense_split(source: DenseSource[SomeSet], split: str, *, exclude: str | Path | None = None) -> SomeSet:
