@@ -124,6 +124,9 @@ def test_predict_writes_overlays_coco_and_yolo(
     left, top, width, height = first["bbox"]
     assert [left, top, left + width, top + height] == pytest.approx(told["box"], abs=0.01)
     assert decode_mask(first["segmentation"]).shape == (64, 96)
+    assert [one["area"] for one in coco["annotations"]] == [
+        decode_mask(one["segmentation"]).sum() for one in coco["annotations"]
+    ]
     lines = (out / "labels" / "a.txt").read_text().splitlines()
     assert len(lines) == len(answers[0]["objects"])
     values = [float(word) for word in lines[0].split()]
