@@ -35,7 +35,23 @@ def test_a_line_tells_model_epochs_resolution_and_published_accuracy(capsys: pyt
 
 
 @pytest.mark.parametrize(
-    ("width", "heading"), [(80, "recipe model epochs image top-1"), (60, "recipe epochs image top-1")]
+    ("name", "epochs", "published"),
+    [
+        ("upernet_deit3_base", "160k steps", "mIoU"),
+        ("mask_rcnn_patchconvnet_s60", "36", "box AP"),
+        ("resmlp_wmt14_en_de", "100k steps", "BLEU"),
+        ("transformer_wmt14_en_fr", "100k steps", "BLEU"),
+    ],
+)
+def test_other_measures_than_top1_are_named_and_steps_stand_for_epochs(name: str, epochs: str, published: str) -> None:
+    row = _row(get_recipe(name), RECIPES[name])
+    number, _, measure = row["published"].partition(" ")
+    assert (row["epochs"], measure) == (epochs, published)
+    assert number in RECIPES[name].about
+
+
+@pytest.mark.parametrize(
+    ("width", "heading"), [(80, "recipe model epochs image published"), (60, "recipe epochs image published")]
 )
 def test_a_narrow_terminal_loses_columns_but_no_name(width: int, heading: str) -> None:
     lines = lines_of(width)
@@ -45,7 +61,7 @@ def test_a_narrow_terminal_loses_columns_but_no_name(width: int, heading: str) -
 
 
 def test_a_file_gets_every_column() -> None:
-    assert lines_of(None)[0].split() == ["recipe", "model", "epochs", "image", "top-1", "about"]
+    assert lines_of(None)[0].split() == ["recipe", "model", "epochs", "image", "published", "about"]
 
 
 def test_show_prints_what_is_known_and_yaml_that_can_be_read(

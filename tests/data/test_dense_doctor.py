@@ -137,7 +137,51 @@ def test_what_data_has_is_guessed(tmp_path: Path) -> None:
     write_image(tmp_path / "images/a.jpg")
     (tmp_path / "labels").mkdir()
     assert guess_marks(str(tmp_path)) == "classes"
-    (tmp_path / "data.yaml").touch()
+    (tmp_path / "labels/a.txt").touch()
+    assert guess_marks(str(tmp_path)) == "boxes"
+    (tmp_path / "labels/a.txt").rename(tmp_path / "data.yaml")
     assert guess_marks(str(tmp_path)) == "boxes"
     write_mask(tmp_path / "labels/a.png", make_mask(2, size=(HEIGHT, WIDTH)))
     assert guess_marks(str(tmp_path)) == "masks"
+
+
+@pytest.mark.parametrize(("num_marked", "problem"), [(0, "no objects"), (1, "hardly any objects"), (2, None)])
+def test_images_without_objects_must_be_fixed(tmp_path: Path, num_marked: int, problem: str | None) -> None:
+    for number in range(30):
+        write_image(tmp_path / f"images/train/{number:02d}.jpg", seed=number)
+    write_image(tmp_path / "images/val/0.jpg", seed=99)
+    (tmp_path / "labels/train").mkdir(parents=True)
+    (tmp_path / "labels/val").mkdir()
+    for name in ("val/0", *(f"train/{number:02d}" for number in range(num_marked))):
+        (tmp_path / f"labels/{name}.txt").write_text("0 0.5 0.5 0.2 0.2\n")
+    (tmp_path / "data.yaml").write_text("names: [cat]\n")
+    findings = check_data(tmp_path)
+    must = [finding.problem for finding in findings.findings if finding.severity is Severity.MUST_BE_FIXED]
+    assert must == ([] if problem is None else [problem])
+
+
+@pytest.mark.parametrize("is_outlined", [True, False])
+def test_corners_in_the_place_of_width_and_height_must_be_fixed(tmp_path: Path, is_outlined: bool) -> None:
+    names = [f"{number}.jpg" for number in range(6)]
+    rows = []
+    for number, name in enumerate(names, start=1):
+        for split in ("train", "val"):
+            write_image(tmp_path / split / name, seed=number + 50 * (split == "val"))
+        row = box_row(number, 3, (6 + number % 3, 5, 4, 5))
+        x, y, width, height = row["bbox"]
+        rows.append(row | {"bbox": [x, y, x + width, y + height]} | ({} if is_outlined else {"segmentation": []}))
+    write_coco(tmp_path / "annotations/val.json", names, [box_row(1, 3, (6, 5, 4, 5)), box_row(2, 3, (1, 1, 9, 9))])
+    write_coco(tmp_path / "annotations/train.json", names, rows)
+    findings = check_data(tmp_path, out=tmp_path.with_suffix(".out"))
+    must = {one.problem: one for one in findings.findings if one.severity is Severity.MUST_BE_FIXED}
+    [case] = must["boxes look like corners"].cases
+    assert case.places[0].path == "train"
+    assert ("6 of 6 outlines" if is_outlined else "6 of 6 boxes leave their image") in case.detail
+    assert problems(findings).get("box beside its outline") == (6 if is_outlined else None)
+
+
+def test_boxes_in_the_corner_of_large_images_are_no_corners(tmp_path: Path) -> None:
+    for split in ("train", "val"):
+        write_image(tmp_path / f"{split}/a.jpg", seed=len(split))
+        write_coco(tmp_path / f"annotations/{split}.json", ["a.jpg"], [box_row(1, 3, (1, 2, 6, 7))])
+    assert check_data(tmp_path).is_fit

@@ -346,3 +346,28 @@ def test_splits_of_unlabelled_images_are_found_by_their_folders(tmp_path: Path) 
     assert [note.problem for note in source.notes] == ["stray folder"]
     with pytest.raises(ValueError, match=r"^no images below .*: looked for \.jpg"):
         open_folder(fill(tmp_path / "none", "a.txt"), name="none", labels="ignored")
+
+
+@pytest.mark.parametrize("prefixes", [("",), ("train/", "val/")])
+@pytest.mark.parametrize(
+    ("folder", "ending", "told"),
+    [("masks", ".png", "task=segment"), ("labels", "_mask.png", "task=segment"), ("labels", ".txt", "task=detect")],
+)
+def test_images_beside_masks_or_boxes_are_no_classes(
+    tmp_path: Path, prefixes: tuple[str, ...], folder: str, ending: str, told: str
+) -> None:
+    for prefix in prefixes:
+        for number in range(3):
+            for path in (f"{prefix}images/{number}.jpg", f"{prefix}{folder}/{number}{ending}"):
+                (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+                (tmp_path / path).touch()
+    with pytest.raises(ValueError, match=rf"with files of the same names: .* not two classes; {told}") as error:
+        open_folder(tmp_path, name="data")
+    assert "\n" not in str(error.value)
+
+
+def test_two_classes_may_be_called_images_and_masks(tmp_path: Path) -> None:
+    for path in ("images/a.jpg", "images/b.jpg", "masks/c.jpg", "masks/d.jpg"):
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).touch()
+    assert open_folder(tmp_path, name="data", val_share=0.5).open("train").level().classes == ("images", "masks")

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from dense_folders import HEIGHT, WIDTH, box_row, voc_xml, write_coco, write_image
+from dense_folders import HEIGHT, WIDTH, box_row, make_mask, voc_xml, write_coco, write_image, write_mask
 from pycocotools import mask as coco_mask
 
 from vitrail.data.dense.contract import DetectionData
@@ -335,3 +335,46 @@ def test_a_folder_without_annotations(tmp_path: Path) -> None:
     for spec, told in ((tmp_path, "no annotations of objects"), (f"coco:{tmp_path}", "no annotations in")):
         with pytest.raises(ValueError, match=told):
             open_it(spec)
+
+
+# Data without a single object
+
+
+def write_bare_yolo(root: Path) -> None:
+    for number in range(4):
+        write_image(root / f"train/images/{number}.jpg", seed=number)
+    (root / "classes.txt").write_text("cat\ndog\n")
+
+
+def test_yolo_without_objects_is_refused_and_says_where_labels_were_looked_for(tmp_path: Path) -> None:
+    write_bare_yolo(tmp_path)
+    with pytest.raises(
+        ValueError, match=r"none of the 4 images of train has an object: looked for train/labels/0\.txt"
+    ):
+        open_it(f"yolo:{tmp_path}")
+    (tmp_path / "annotated").mkdir()
+    (tmp_path / "annotated/2.txt").write_text("0 0.5 0.5 0.2 0.2\n")
+    with pytest.raises(ValueError, match="such files lie in annotated: move them there"):
+        open_it(f"yolo:{tmp_path}")
+    (tmp_path / "annotated").rename(tmp_path / "train/labels")
+    assert open_it(f"yolo:{tmp_path}").num_train == 3
+
+
+def test_masks_are_no_objects(tmp_path: Path) -> None:
+    write_bare_yolo(tmp_path)
+    write_mask(tmp_path / "train/masks/0.png", make_mask(2))
+    with pytest.raises(
+        ValueError, match=r"none of the 4 images .* has masks, from which task=segment learns"
+    ) as caught:
+        open_it(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_coco_and_voc_without_objects_are_refused(tmp_path: Path) -> None:
+    write_small_coco(tmp_path / "coco", [])
+    with pytest.raises(ValueError, match=r"instances_train2017\.json: none of the 2 images of train has an object"):
+        open_it(f"coco:{tmp_path / 'coco'}")
+    write_image(tmp_path / "voc/a.jpg")
+    (tmp_path / "voc/a.xml").write_text(voc_xml([]))
+    with pytest.raises(ValueError, match=r"none of the 1 images of train has an object: looked for object in .*a\.xml"):
+        open_it(f"voc:{tmp_path / 'voc'}")

@@ -10,6 +10,7 @@ from shrunk import randomize
 from torch import Tensor, nn
 from torchvision.models.detection import MaskRCNN
 from torchvision.models.detection.anchor_utils import AnchorGenerator
+from torchvision.models.detection.roi_heads import paste_masks_in_image
 from torchvision.ops import MultiScaleRoIAlign
 from torchvision.ops.poolers import LevelMapper
 
@@ -127,7 +128,7 @@ def test_levels_have_the_strides_that_boxes_are_read_by(pyramid: str, patch_size
 
 
 def test_it_is_torchvisions_mask_rcnn() -> None:
-    """With the same weights and one image, torchvision's own model says and costs the same."""
+    """With the same weights and one image, torchvision's own model says the same boxes, classes and masks."""
     model = detector().eval()
 
     class Backbone(nn.Module):
@@ -159,6 +160,8 @@ def test_it_is_torchvisions_mask_rcnn() -> None:
     torch.testing.assert_close(found.boxes, wanted["boxes"])
     torch.testing.assert_close(found.scores, wanted["scores"])
     assert torch.equal(found.labels + 1, wanted["labels"])
+    pasted = paste_masks_in_image(found.masks[:, None], found.boxes, (64, 96))
+    torch.testing.assert_close(pasted, wanted["masks"])
 
 
 def test_boxes_are_pooled_as_by_torchvision() -> None:

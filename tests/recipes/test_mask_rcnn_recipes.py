@@ -22,3 +22,12 @@ def test_rows_of_table_56_have_their_settings_and_figures(size: str, box: float,
     assert found is not None
     assert found.value == mask
     assert f"{mask}" in RECIPES[name].about
+
+
+def test_photos_get_the_heads_and_anchors_of_the_papers_and_pretrained_weights() -> None:
+    recipe, papers = get_recipe("detect_small_photos"), get_recipe("mask_rcnn_patchconvnet_s60")
+    assert isinstance(recipe, DetectRecipe)
+    assert isinstance(papers, DetectRecipe)
+    for key in ("anchor_sizes", "channels", "box_dim", "mask_dim", "mask_depth", "max_detections"):
+        assert getattr(recipe.detector, key) == getattr(papers.detector, key)
+    assert (recipe.model.init, recipe.view.max_side) == ("pretrained", 512)

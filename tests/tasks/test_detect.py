@@ -124,6 +124,9 @@ def test_predict_writes_overlays_coco_and_yolo(
     left, top, width, height = first["bbox"]
     assert [left, top, left + width, top + height] == pytest.approx(told["box"], abs=0.01)
     assert decode_mask(first["segmentation"]).shape == (64, 96)
+    assert [one["area"] for one in coco["annotations"]] == [
+        decode_mask(one["segmentation"]).sum() for one in coco["annotations"]
+    ]
     lines = (out / "labels" / "a.txt").read_text().splitlines()
     assert len(lines) == len(answers[0]["objects"])
     values = [float(word) for word in lines[0].split()]
@@ -136,6 +139,16 @@ def test_predict_writes_overlays_coco_and_yolo(
     printed = capsys.readouterr()
     assert "b.png" in printed.err
     assert "and " in printed.out
+
+
+def test_explain_draws_gradients_of_classes(run: RunFolder, pictures: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = pictures.parent / "maps"
+    assert main(["explain", str(run.path), str(pictures / "a.png"), f"out={out}"]) == 0
+    assert "1 picture of gradient" in capsys.readouterr().out
+    assert "most probable object" in (out / "index.html").read_text(encoding="utf-8")
+    for words in ((str(pictures / "a.png"), f"out={out}", "kind=attention"), ("--score", "data=shapes:count=4,val=2")):
+        assert main(["explain", str(run.path), *words]) == 2
+        assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_answers_do_not_depend_on_the_batch(run: RunFolder, pictures: Path) -> None:

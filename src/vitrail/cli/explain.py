@@ -33,6 +33,10 @@ _MEANINGS = {
     "gradient": "what each patch adds to the score of a class where patches are pooled.",
     "mixing": "weights with which the central patches gather all patches, layer by layer; the same for every image.",
 }
+_DENSE_MEANINGS = {
+    "gradient": "what each patch adds, in the maps that the head reads, to the pixels or objects that are said to be "
+    "of a class. Beside a class: its share of the pixels, or the probability of its most probable object."
+}
 _HEADINGS = {
     "deletion": "deletion (less is better)",
     "insertion": "insertion (more is better)",
@@ -77,9 +81,12 @@ def run(arguments: argparse.Namespace) -> int:
     found = load_whatever(arguments.model, trunk=None if trunk is None else str(trunk))
     if isinstance(found, Loaded):
         return _explain_other(found, words, settings, is_json=arguments.json)
-    trained = seeing(found, settings).of_trunk()
+    if found.model.is_dense:  # it says something of all parts of an image: none is to be cut off
+        settings = {"crop_ratio": 1.0, **settings}
+    trained = seeing(found, settings)
+    trained = trained if trained.model.is_dense else trained.of_trunk()
     if arguments.score:
-        trained.require_classifier(arguments.model)
+        trained.require_classifier(arguments.model, of_images=True)
     trained.model.to(device)
     look = _Look(trained, settings, top=1 if arguments.score else _NUM_CLASSES)
     if arguments.score:
@@ -125,7 +132,7 @@ class _Look:
 
         self.model = trained.model
         asked = settings.get("kind")
-        gaze = find_gaze(self.model)
+        gaze = None if self.model.is_dense else find_gaze(self.model)
         if asked is None:
             choose_kind(self.model, None)  # a model without maps is an error
             self.kinds = tuple(kind for kind in kinds_of(self.model) if kind != "mixing")
@@ -139,7 +146,7 @@ class _Look:
             ("layer", settings.get("layer"), {"attention", "mixing"}),
             ("head", settings.get("head"), {"attention"}),
             ("class_index", _find_classes(trained, settings.get("class")), by_class),
-            ("top", min(top, trained.num_classes), by_class & {"attention"}),
+            ("top", min(top, trained.num_classes), by_class if self.model.is_dense else by_class & {"attention"}),
         ):
             # An option is for the kinds it fits. One that fits none goes to all of them, and they refuse it.
             for kind in fitting.intersection(self.kinds) or (self.kinds if name != "top" else ()):
@@ -214,7 +221,8 @@ def _draw(
             advance(1)
     if not entries:
         return _NOTHING
-    notes = [f"{kind.capitalize()}: {_MEANINGS[kind]}" for kind in look.kinds]
+    meanings = _MEANINGS | (_DENSE_MEANINGS if trained.model.is_dense else {})
+    notes = [f"{kind.capitalize()}: {meanings[kind]}" for kind in look.kinds]
     if keep is not None:
         notes.append(f"In colour: the fewest patches that hold {keep:.0%} of a map (keep={keep}).")
     page = write_maps_page(folder, title=f"Where {trained.model.name} looks", notes=notes, entries=entries)
@@ -262,7 +270,7 @@ def _draw_image(
         (drawn,) = draw_maps(maps, [original], crops=[crop], class_names=names, max_side=max_side, keep=keep)
     file = f"{start.name}_{_plain(Path(path).stem)}.png"
     drawn.save(start.with_name(file))
-    values, indices = maps[0].logits[0].float().softmax(dim=0).topk(min(_NUM_CLASSES, trained.num_classes))
+    values, indices = maps[0].probabilities[0].topk(min(_NUM_CLASSES, trained.num_classes))
     answers = [(trained.class_names[at], value) for at, value in zip(indices.tolist(), values.tolist(), strict=True)]
     return MapPicture(file, printable(path), answers)
 

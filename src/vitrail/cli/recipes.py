@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from vitrail.models.figures import Published
     from vitrail.recipes.table import Entry
     from vitrail.settings.recipe import Recipe
 
@@ -17,12 +18,12 @@ _USAGE = (
     "vitrail recipes [PATTERN] | show NAME|FILE [key=value ...] | cp NAME|FILE NEW.yaml [key=value ...] | tasks | "
     "optimizers [PATTERN]"
 )
-_COLUMNS = ("recipe", "model", "epochs", "image", "top-1", "about")
+_COLUMNS = ("recipe", "model", "epochs", "image", "published", "about")
 _EXPENDABLE = ("about", "model")  # what a narrow terminal goes without, first to last
 _LEFT_ALIGNED = ("recipe", "model", "about")
 _GAP = "  "
 _LEGEND = """\
-Top-1 in %, as published for the recipe. Several numbers: one a stage.
+Published: top-1 in % unless another measure stands beside it. Several numbers: one a stage. k: thousands of steps.
 Next: `vitrail recipes show NAME`, or `vitrail train NAME data=FOLDER out=RUN`."""
 
 
@@ -139,12 +140,25 @@ def _row(recipe: "Recipe", entry: "Entry") -> dict[str, str]:
     return {
         "recipe": recipe.name,
         "model": recipe.model.name,
-        "epochs": ",".join(f"{stage.epochs:g}" for stage in stages),
+        "epochs": ",".join(map(_length, stages)),
         "image": ",".join(str(getattr(stage, "image_size", "")) for stage in stages),
-        "top-1": "" if entry.top1 is None else f"{entry.top1:.1f}",
+        "published": "" if entry.figure is None else _figure(entry.figure),
         "paper": entry.function.__module__,  # not shown: it parts the table
         "about": entry.summary,
     }
+
+
+def _length(stage: "Recipe") -> str:
+    """The epochs of a stage, or its steps where those are what counts."""
+    if stage.steps is None:
+        return f"{stage.epochs:g}"
+    return f"{stage.steps / 1000:g}k steps" if stage.steps >= 1000 else f"{stage.steps} steps"
+
+
+def _figure(figure: "Published") -> str:
+    """A figure with its measure, but for top-1, which most of them are."""
+    measure = figure.unit.removeprefix("% ")
+    return figure.digits if measure == "top-1" else f"{figure.digits} {measure}"
 
 
 def _lay_out(rows: "Sequence[dict[str, str]]", *, width: int | None) -> "Iterator[tuple[str, str]]":

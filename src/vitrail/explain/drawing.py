@@ -95,7 +95,7 @@ def _draw_sheet(
                 sheet.panels.append((title, show_kept(image, kept, sheet.seen)))
         rows = _list_rows(maps, class_names)
         sheet.rows += rows if keep is None else [_threshold(row, keep) for row in rows]
-    answers = name_classes(several[0].logits[0], class_names)
+    answers = name_classes(several[0].probabilities[0], class_names)
     sheet.text = [f"{name}  {percent(probability)}" for name, probability in answers]
     return sheet.draw()
 
@@ -145,11 +145,11 @@ def find_seen(crop: Crop) -> Rectangle:
     return Rectangle(top, left, crop.window.height * vertical, crop.window.width * horizontal)
 
 
-def name_classes(logits: Tensor, class_names: Sequence[str] | None) -> list[tuple[str, float]]:
+def name_classes(probabilities: Tensor, class_names: Sequence[str] | None) -> list[tuple[str, float]]:
     """The classes above 10 %, or the first where none is, with their probabilities."""
-    if not len(logits):
+    if not len(probabilities):
         return []
-    values, indices = logits.float().softmax(dim=0).sort(descending=True)
+    values, indices = probabilities.sort(descending=True)
     pairs = list(zip(indices.tolist()[:10], values.tolist()[:10], strict=True))
     chosen = [pair for pair in pairs if pair[1] > PROBABLE] or pairs[:1]
     return [(_name(index, class_names), probability) for index, probability in chosen]
@@ -162,7 +162,7 @@ def _name(index: int, class_names: Sequence[str] | None) -> str:
 def _name_overview(maps: AttentionMaps, class_names: Sequence[str] | None) -> list[str]:
     """A title for each map of the overview."""
     if maps.classes is not None:
-        probabilities = maps.logits[0].float().softmax(dim=0)
+        probabilities = maps.probabilities[0]
         return [
             f"{maps.kind}: {_name(index, class_names)} {percent(float(probabilities[index]))}"
             for index in maps.classes[0].tolist()

@@ -3,7 +3,8 @@
 Where special tokens pool by attention, in the last block of a ViT or in a class-attention stage, a patch adds its
 value times its attention, of which the gradient tells the effect on the score. Elsewhere it is the patch itself, in
 the last map, times the gradient at it. With average pooling these are exactly the parts of the score: they sum to it,
-less the classifier's bias (class activation maps, arXiv 1512.04150).
+less the classifier's bias (class activation maps, arXiv 1512.04150). Of a dense model it is the maps that its head
+reads, at all levels together.
 """
 
 from abc import ABC, abstractmethod
@@ -31,6 +32,7 @@ class GradientPass(ABC):
     """A forward pass of which the last part can be differentiated: maps of any classes follow from it."""
 
     logits: Tensor
+    shares: Tensor | None = None  # what a model of parts of an image says of classes: see PoolingPass
 
     def maps(self, classes: Tensor) -> Tensor:
         """Maps [batch, classes, height, width] of class indices [batch, classes]."""
@@ -51,7 +53,7 @@ def run_for_gradients(model: Model, images: Tensor) -> GradientPass:
     """The model's forward pass; gradients are followed through its pooling only, and cost nothing before."""
     with torch.inference_mode(mode=False), torch.no_grad():  # in inference mode nothing can be differentiated
         images = images.clone() if images.is_inference() else images
-        gaze = find_gaze(model)
+        gaze = None if model.is_dense else find_gaze(model)
         if gaze is not None:
             return _AttentionPass(model, images, gaze)
         return _MapPass(model.pooling_pass(images))
@@ -61,7 +63,7 @@ class _MapPass(GradientPass):
     """What each patch of the last map adds."""
 
     def __init__(self, done: PoolingPass) -> None:
-        self.logits = done.logits
+        self.logits, self.shares = done.logits, done.shares
         self.done = done
 
     def map_of(self, score: Tensor, classes: Tensor) -> Tensor:

@@ -33,13 +33,23 @@ class AttentionMaps:
     maps: Tensor  # float32 [batch, ..., height, width]
     axes: tuple[str, ...]  # the name of each axis: "batch", "layer", "token" or "class", "head", "height", "width"
     kind: str
-    logits: Tensor  # [batch, classes]: the model's answer; of no class where it has none
+    logits: Tensor  # [batch, classes]: the model's answer; of no class where it has none; shares of a dense model
     layers: tuple[int, ...] = ()  # which ones the axis "layer" holds
     heads: tuple[int, ...] = ()  # the same for "head"
     tokens: tuple[str, ...] = ()  # the same for "token"
     classes: Tensor | None = None  # [batch, classes]: the same for "class", in which images differ
     rest: Tensor | None = None  # [batch, ...]: what a row gives to the special tokens themselves
     shown_layer: int | None = None  # the one that `overview` takes
+    is_dense: bool = False  # whether the model says classes of pixels or objects
+
+    @property
+    def probabilities(self) -> Tensor:
+        """The answer [batch, classes] as probabilities.
+
+        Of a dense model it is the share of the pixels that are said to be of a class, or the probability of the most
+        probable object of it.
+        """
+        return self.logits.float() if self.is_dense else self.logits.float().softmax(dim=1)
 
     @property
     def shown_place(self) -> int:
@@ -71,6 +81,8 @@ class AttentionMaps:
 
 def kinds_of(model: Model) -> tuple[str, ...]:
     """The kinds of maps that a model has; the first is the one it gets unless another is asked for."""
+    if model.is_dense:
+        return ("gradient",)  # no dense head reads a special token: where one looks was not learnt
     offers = {
         "attention": find_gaze(model) is not None,
         "rollout": offers_rollout(model),
@@ -97,11 +109,12 @@ def attention_maps(
     `class_index` chooses classes of gradients and of per-class tokens: a number, several, or a tensor [batch, classes]
     that differs from image to image; unless given these are each image's `top` most probable ones.
 
-    Of an embedding model the maps are the trunk's. The model runs once, as ever, in eval mode: its logits are the same
+    Of an embedding model the maps are the trunk's; of a model of pixels or objects they are gradients of what its
+    head says of a class, by the maps that it reads. The model runs once, as ever, in eval mode: its logits are the same
     bits with and without this.
     """
     _check_model(model)
-    model = model.trunk
+    model = model if model.is_dense else model.trunk
     kind = choose_kind(model, kind)
     if class_index is not None or kind == "gradient":
         _check_classes_matter(model, kind)
@@ -216,10 +229,11 @@ def _differentiate(
     model: Model, images: Tensor, *, class_index: int | Sequence[int] | Tensor | None, top: int
 ) -> AttentionMaps:
     found = run_for_gradients(model, images)
-    logits = found.logits.detach()
+    logits = (found.logits if found.shares is None else found.shares).detach()
     classes = choose_classes(logits, class_index, top=top)
     axes = ("batch", "class", "height", "width")
-    return AttentionMaps(found.maps(classes), axes, "gradient", logits, classes=classes)
+    is_dense = found.shares is not None
+    return AttentionMaps(found.maps(classes), axes, "gradient", logits, classes=classes, is_dense=is_dense)
 
 
 def _read_mixing(model: Model, images: Tensor, *, layer: int | Sequence[int] | None) -> AttentionMaps:
@@ -275,7 +289,8 @@ def choose_kind(model: Model, kind: str | None) -> str:
     if not kinds:
         raise ValueError(f"{label} has no map: it has neither special tokens nor classes")
     if kind is not None and kind not in kinds:
-        raise ValueError(f"{label} has no {kind} maps; it has: {', '.join(kinds)}")
+        why = ": its head reads patches, and where its special tokens look was not learnt" if model.is_dense else ""
+        raise ValueError(f"{label} has no {kind} maps{why}; it has: {', '.join(kinds)}")
     return kind or kinds[0]
 
 

@@ -34,7 +34,7 @@ def draw_window(
     size = (columns * pane, rows * pane)
     part = part.resize(size, Image.Resampling.LANCZOS)
     panels = [part, _lead(part, pane), _lead(_tint(part, values), pane)]
-    answers = [f"{name}  {percent(share)}" for name, share in name_classes(maps.logits[0], class_names)]
+    answers = [f"{name}  {percent(share)}" for name, share in name_classes(maps.probabilities[0], class_names)]
     text = "   ".join(answers)
     below = line_height(_TEXT) + _GAP // 2 if text else 0
     width = len(panels) * size[0] + (len(panels) - 1) * _GAP

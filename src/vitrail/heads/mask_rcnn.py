@@ -20,12 +20,13 @@ from torchvision.ops.feature_pyramid_network import LastLevelMaxPool
 from torchvision.ops.poolers import initLevelMapper
 
 from vitrail.heads.around_trunk import AroundTrunk, AroundTrunkConfig
+from vitrail.heads.followed_maps import follow_maps
 from vitrail.heads.per_image_rcnn import BalancedSampler, PerImageHeads, PerImageProposals, Targets
 from vitrail.heads.pyramid import KINDS, Pyramid, PyramidSettings, freeze_unread
 from vitrail.heads.roi_pooling import RoiPool
 from vitrail.layers.sample_draws import draws_of
 from vitrail.models.config import CheckedSettings
-from vitrail.models.contract import Model
+from vitrail.models.contract import Model, PoolingPass
 
 HEADS = ("mask_rcnn", "faster_rcnn")
 _RATIOS = (0.5, 1.0, 2.0)  # height over width of the anchors
@@ -188,7 +189,11 @@ class Detector(AroundTrunk):
 
     def _judge(self, images: Tensor, *, shapes: list[tuple[int, int]], targets: Targets | None) -> list[Any]:
         """Losses by name, or detections, of each of some images of one size."""
-        features = self.feature_maps(images)
+        return self._find(images, self.feature_maps(images), shapes=shapes, targets=targets)
+
+    def _find(
+        self, images: Tensor, features: dict[str, Tensor], *, shapes: list[tuple[int, int]], targets: Targets | None
+    ) -> list[Any]:
         proposals, losses = self.rpn(ImageList(images, shapes), features, targets)
         found, more = self.roi_heads(features, proposals, shapes, targets)
         if self.training:
@@ -201,9 +206,40 @@ class Detector(AroundTrunk):
 
     def feature_maps(self, images: Tensor) -> dict[str, Tensor]:
         """The five levels of the FPN, finest first; in float32, whose digits the corners of anchors need."""
-        levels = self.pyramid.read(self.trunk, images)
+        return self._mix_levels(self.pyramid.read(self.trunk, images))
+
+    def _mix_levels(self, levels: Sequence[Tensor]) -> dict[str, Tensor]:
         maps = self.fpn(dict(zip(_LEVELS, levels, strict=True)))
         return {name: level.float() for name, level in maps.items()}
+
+    def pooling_pass(self, images: Tensor) -> PoolingPass:
+        """Scores of classes, followed from the maps that the pyramid reads.
+
+        The score of a class is the sum of the probabilities of its objects; `shares` are those of its most probable.
+        """
+        shape = images.shape[2], images.shape[3]
+        size = self.size_for(shape)
+        fitted = _fit(images, size)
+        maps = follow_maps(self.trunk.features(fitted, levels=self.pyramid.levels))
+        scores, shares = (images.new_zeros(len(images), self.config.num_classes) for _ in range(2))
+        with torch.enable_grad():
+            levels = self._mix_levels(self.pyramid(maps.features))
+            found = self._find(fitted, levels, shapes=[shape] * len(images), targets=None)
+            scores = scores + 0.0 * maps.values.sum()  # where nothing is found the map is zero everywhere
+            scores = torch.stack([scores[row].index_add(0, one.labels, one.scores) for row, one in enumerate(found)])
+        for row, one in enumerate(found):
+            shares[row].scatter_reduce_(0, one.labels, one.scores.detach(), "amax")
+
+        def to_map(product: Tensor) -> Tensor:
+            """The part of the map that is image."""
+            whole = maps.to_map(product)
+            height, width = (
+                max(1, round(cells * part / all_of_it))
+                for cells, part, all_of_it in zip(whole.shape[1:], shape, size, strict=True)
+            )
+            return whole[:, :height, :width]
+
+        return PoolingPass(scores, maps.values, to_map, shares=shares)
 
     def size_for(self, shape: tuple[int, int]) -> tuple[int, int]:
         """The height and width that an image of that shape is computed at."""

@@ -4,14 +4,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from vitrail.heads.around_trunk import AroundTrunk, AroundTrunkConfig
+from vitrail.heads.followed_maps import follow_maps
 from vitrail.heads.linear_segment import LinearSegmenter
 from vitrail.heads.pyramid import KINDS, Pyramid, PyramidSettings, freeze_unread, look_at_levels
 from vitrail.heads.upernet import AuxiliaryHead, UperNet
 from vitrail.models.config import CheckedSettings
-from vitrail.models.contract import TRUNK, Features, Model
+from vitrail.models.contract import TRUNK, Features, Model, PoolingPass
 
 HEADS = ("upernet", "linear")
 _AUXILIARY_LEVEL = 2  # of the pyramid, from 0: the trunk's own resolution
@@ -100,14 +102,36 @@ class SegmentModel(AroundTrunk):
                 init_convolutions(part)
 
     def forward(self, images: Tensor) -> Tensor | Segmented:  # type: ignore[override]  # more answers in training
+        return self._say(self._read(images))
+
+    def _read(self, images: Tensor) -> Features:
+        return self.trunk.features(images, levels=() if self.pyramid is None else self.pyramid.levels)
+
+    def _say(self, features: Features) -> Tensor | Segmented:
         if self.pyramid is None:
-            logits = self.head(self.trunk.features(images).patches)
+            logits = self.head(features.patches)
             return Segmented(logits, None) if self.training else logits
-        levels = self.pyramid.read(self.trunk, images)
+        levels = self.pyramid(features)
         logits = self.head(levels)
         if not self.training:
             return logits
         return Segmented(logits, None if self.auxiliary is None else self.auxiliary(levels[_AUXILIARY_LEVEL]))
+
+    def pooling_pass(self, images: Tensor) -> PoolingPass:
+        """Scores of classes, followed from the maps that the head reads.
+
+        The score of a class is the sum of its logits over the cells that are said to be of it (as in Seg-Grad-CAM,
+        arXiv 2002.11434), or over all where none is.
+        """
+        maps = follow_maps(self._read(images))
+        with torch.enable_grad():
+            logits = self._say(maps.features)
+            assert isinstance(logits, Tensor), "gradients are those of evaluation mode"
+            is_said = nn.functional.one_hot(logits.argmax(dim=1), logits.shape[1]).movedim(-1, 1).to(logits.dtype)
+            shares = is_said.mean(dim=(2, 3))
+            is_asked = torch.where((shares > 0)[:, :, None, None], is_said, torch.ones_like(is_said))
+            scores = (logits * is_asked).sum(dim=(2, 3))
+        return PoolingPass(scores, maps.values, maps.to_map, shares=shares)
 
     def forward_whole(self, images: Tensor) -> Tensor:
         answer = self(images)

@@ -185,7 +185,14 @@ def open_data(
         data = open_whole_val(recipe.data.val, labels=labels)
     else:
         exclude = Path(recipe.data.quarantine) if recipe.data.quarantine else None
-        data = open_dataset(recipe.data.spec, split, val_share=share, exclude=exclude, labels=labels)
+        try:
+            data = open_dataset(recipe.data.spec, split, val_share=share, exclude=exclude, labels=labels)
+        except ValueError:
+            if not trained.model.is_dense:
+                raise
+            raise ValueError(
+                f"the images of {source} have masks or boxes, not classes: say which images to look at, data=FOLDER"
+            ) from None
     if not data.levels and labels != "required":
         return data, ""
     level = settings.get("level")

@@ -40,6 +40,7 @@ class PoolingPass(NamedTuple):
     to_map: Callable[
         [Tensor], Tensor
     ]  # something of the patches' shape -> its sums over channels, [batch, height, width]
+    shares: Tensor | None = None  # [batch, classes]: how much of an image is each class, said by a model of its parts
 
 
 @dataclass(frozen=True)

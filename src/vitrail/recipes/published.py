@@ -24,6 +24,7 @@ from vitrail.recipes import (
     resnet,
     three_things,
     transfer,
+    translation,
     upernet,
 )
 from vitrail.settings.image_recipe import ImageRecipe
@@ -106,6 +107,11 @@ TRAININGS: Mapping[Function, tuple[str, ...]] = {
     transfer.transfer: ("fine-tuned on {data}",),
     transfer.transfer_grafit_384: ("Grafit, fine-tuned on {data}",),
 }
+# Function of a recipe without images -> the row of `models/figures`, and what of it.
+TEXT_FIGURES: Mapping[Function, tuple[str, str]] = {
+    translation.resmlp_wmt14: ("seq2seq_resmlp_{depth}", "WMT14 en-{target}"),
+    translation.transformer_wmt14: ("seq2seq_transformer", "WMT14 en-{target}"),
+}
 # Rows that an argument of a function stands for.
 ROWS = {name: row for name, (_, row) in resmlp.VARIANTS.items()}
 
@@ -115,6 +121,9 @@ def figure_of(function: Function, arguments: tuple[str, ...]) -> Published | Non
     """What is published for a row of the table, on the data and at the size that the recipe ends with."""
     given = inspect.signature(function).bind(*arguments)
     given.apply_defaults()
+    if function in TEXT_FIGURES:
+        row, what = (text.format(**given.arguments) for text in TEXT_FIGURES[function])
+        return find_figure(row, what)
     recipe = function(*arguments)
     last = stage_of(recipe, recipe.num_stages - 1)
     if not isinstance(last, ImageRecipe):

@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from vitrail.models.figures import Published
 from vitrail.recipes import (
     beit,
     cait,
@@ -34,10 +35,14 @@ class Entry(NamedTuple):
     arguments: tuple[str, ...] = ()
 
     @property
+    def figure(self) -> Published | None:
+        """What is published, on the data and at the size the recipe ends with; None: nothing is."""
+        return figure_of(self.function, self.arguments)
+
+    @property
     def top1(self) -> float | None:
-        """What is published, in percent, on the data and at the size the recipe ends with; None: nothing is."""
-        figure = figure_of(self.function, self.arguments)
-        return None if figure is None else figure.value
+        """The value of what is published, of whatever measure; None: nothing is."""
+        return None if self.figure is None else self.figure.value
 
     @property
     def summary(self) -> str:
@@ -225,6 +230,7 @@ RECIPES: Mapping[str, Entry] = {
     "patchconvnet_s60_per_class": Entry(patchconvnet.patchconvnet_per_class),
     # Mask R-CNN
     "detect_small": Entry(mask_rcnn.detect_small),
+    "detect_small_photos": Entry(mask_rcnn.detect_small_photos),
     "mask_rcnn_patchconvnet_s60": Entry(mask_rcnn.mask_rcnn, ("s60",)),
     "mask_rcnn_patchconvnet_s120": Entry(mask_rcnn.mask_rcnn, ("s120",)),
     # ResNet

@@ -38,8 +38,12 @@ def open_coco(root: Path, *, name: str, opening: DenseOpening) -> DetectionSourc
         if other.categories != first.categories:
             raise ValueError(f"{files[split]} has other categories than {first.path}: they must be the same")
     has_masks = all(bool(file.objects.has_outline.all()) for file in read.values())
-    notes = [*faults.notes, *(note for file in read.values() for note in file.note_outlines(has_masks=has_masks))]
     sets = [file.make_set(place, split=split, name=name, has_masks=has_masks) for split, file in read.items()]
+    for split, file in read.items():
+        if not len(file.objects.labels):
+            looked = "its list of annotations is empty"
+            faults.report_unmarked(file.path, split=split, num_images=len(file.names), looked=looked)
+    notes = [*faults.notes, *(note for file in read.values() for note in file.note_outlines(has_masks=has_masks))]
     parts, split_notes = DetectionSource.complete(sets, opening)
     classes = tuple(first.categories.values())
     return DetectionSource(

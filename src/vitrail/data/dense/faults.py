@@ -22,6 +22,14 @@ class FaultList:
             raise ValueError(f"{place}: {detail}; `vitrail check` lists all such faults")
         self.note(problem, place, detail, is_serious=True)
 
+    def report_unmarked(self, place: object, *, split: str, num_images: int, looked: str) -> None:
+        """Refuse a split in whose images there is no object at all; what is only tested on may have none.
+
+        Where annotations are faulty, that is said instead.
+        """
+        if split in ("train", "val") and not any(note.is_serious for note in self._notes):
+            self.report("no objects", place, f"none of the {num_images:,} images of {split} has an object: {looked}")
+
     def note(self, problem: str, place: object, detail: str, *, is_serious: bool = False) -> None:
         """Keep as a note what stops no training."""
         self._counts[problem] += 1

@@ -13,11 +13,11 @@ from vitrail.data.dense.faults import FaultList
 from vitrail.data.dense.image_files import list_folders, list_images, splits_in
 from vitrail.data.dense.mask_files import MaskCode
 from vitrail.data.regular_files import read_regular_file
+from vitrail.data.sources.marked_folders import MASK_FOLDERS
 from vitrail.data.splits import in_order
 from vitrail.data.stored import FileDataset, PackedStrings, printable
 
 MASK_ENDING = ".png"
-_MASK_WORDS = ("masks", "annotations", "labels", "annot", "mask")
 _MASK_ADDITIONS = ("", "_mask", "_masks", "_label", "_labels", "_seg", "_gt", "_L")  # behind the image's name
 
 
@@ -59,6 +59,12 @@ class PairFolders:
     masks: str
 
 
+def has_masks(root: Path) -> bool:
+    """Whether a folder holds images and masks in PNG files, in any of the known layouts."""
+    folders = next(iter(find_pair_folders(root).values()), None)
+    return folders is not None and next((root / folders.masks).rglob(f"*{MASK_ENDING}"), None) is not None
+
+
 def find_pair_folders(root: Path) -> dict[str, PairFolders]:
     """The folders of each split; {"": folders} where there are no splits, and nothing where there are no such folders.
 
@@ -66,7 +72,7 @@ def find_pair_folders(root: Path) -> dict[str, PairFolders]:
     beside trainannot/. Masks may also lie in annotations/ or labels/.
     """
     folders = list_folders(root)
-    for word in _MASK_WORDS:
+    for word in MASK_FOLDERS:
         if {"images", word} <= folders:
             of_images, of_masks = splits_in(root / "images"), splits_in(root / word)
             if of_images and of_masks:
@@ -80,7 +86,7 @@ def find_pair_folders(root: Path) -> dict[str, PairFolders]:
     found: dict[str, PairFolders] = {}
     for split, folder in splits.items():
         inner = list_folders(root / folder)
-        for word in _MASK_WORDS:
+        for word in MASK_FOLDERS:
             if {"images", word} <= inner:
                 found.setdefault(split, PairFolders(f"{folder}/images", f"{folder}/{word}"))
             for joined in (f"{folder}{word}", f"{folder}_{word}"):

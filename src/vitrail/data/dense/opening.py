@@ -10,7 +10,7 @@ import numpy as np
 
 from vitrail.data.dense.contract import DetectionData, SegmentationData
 from vitrail.data.dense.dense_sources import DenseOpening, DenseSource, DetectionSource, SegmentationSource, SomeSet
-from vitrail.data.dense.mask_pairs import find_pair_folders
+from vitrail.data.dense.mask_pairs import has_masks
 from vitrail.data.exclusion import find_kept
 from vitrail.data.sources.named import default_root
 from vitrail.data.splits import AUTOMATIC, canonical
@@ -72,19 +72,21 @@ def open_detection_source(spec: str, opening: DenseOpening | None = None) -> Det
 def guess_marks(spec: str) -> MarkedBy:
     """Whether data has labels of whole images, masks or objects, by its name or by what lies in its folder."""
     name, _, _ = spec.partition(":")
-    has_masks, has_boxes = name in SEGMENTATION_KINDS, name in DETECTION_KINDS
-    if name != "shapes" and (has_masks or has_boxes):
-        if has_masks and has_boxes:
+    is_masked, is_boxed = name in SEGMENTATION_KINDS, name in DETECTION_KINDS
+    if name != "shapes" and (is_masked or is_boxed):
+        if is_masked and is_boxed:
             raise ValueError(f"{name} has masks and boxes: say which is meant, --labels masks or --labels boxes")
-        return "masks" if has_masks else "boxes"
+        return "masks" if is_masked else "boxes"
     root = Path(spec).expanduser()
     if not root.is_dir():
         return "classes"
-    folders = next(iter(find_pair_folders(root).values()), None)
-    if folders is not None and next((root / folders.masks).rglob("*.png"), None) is not None:
+    if has_masks(root):
         return "masks"
     has_coco = any(root.glob("annotations/*.json")) or any(root.glob("*/_annotations.coco.json"))
-    return "boxes" if has_coco or any((root / name).exists() for name in ("data.yaml", "data.yml")) else "classes"
+    has_yolo = any((root / name).exists() for name in ("data.yaml", "data.yml")) or any(
+        next((root / folder).rglob("*.txt"), None) is not None for folder in ("labels", "train/labels")
+    )
+    return "boxes" if has_coco or has_yolo else "classes"
 
 
 def open_dense_split(source: DenseSource[SomeSet], split: str, *, exclude: str | Path | None = None) -> SomeSet:

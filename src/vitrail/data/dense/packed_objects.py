@@ -52,6 +52,22 @@ class PackedObjects:
         """Which objects have polygons or runs: bool [objects]."""
         return (np.diff(self._ring_starts) > 0) | (np.diff(self._run_starts) > 0)
 
+    def extents(self, numbers: np.ndarray) -> np.ndarray:
+        """Left, top, right and bottom of the polygons of objects in a row: float64 [objects, 4].
+
+        They are as they were written, and no numbers where an object has no polygon.
+        """
+        found = np.full((len(numbers), 4), np.nan)
+        if not len(numbers):
+            return found
+        starts = self._corner_starts[self._ring_starts[numbers[0] : numbers[-1] + 2]]
+        has_corners = np.diff(starts) > 0
+        if has_corners.any():
+            corners, first = self._corners[: starts[-1]], starts[:-1][has_corners]
+            found[has_corners, :2] = np.minimum.reduceat(corners, first, axis=0)
+            found[has_corners, 2:] = np.maximum.reduceat(corners, first, axis=0)
+        return found
+
     def __len__(self) -> int:
         """The number of images."""
         return len(self.starts) - 1

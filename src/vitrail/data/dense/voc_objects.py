@@ -33,6 +33,10 @@ def open_voc_objects(root: Path, *, name: str, opening: DenseOpening) -> Detecti
     annotations = {
         split: [_read_annotation(path, faults) for _, path in listing] for split, listing in listings.items()
     }
+    for split, items in annotations.items():
+        if not any(item.labels for item in items):
+            looked = f"looked for object in {printable(str(listings[split][0][1]))} and its like"
+            faults.report_unmarked(printable(str(place)), split=split, num_images=len(items), looked=looked)
     found = {label for items in annotations.values() for item in items for label in item.labels}
     classes = VOC if found <= set(VOC) else tuple(sorted(found))
     sets: list[DetectionSet] = []

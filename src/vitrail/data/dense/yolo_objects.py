@@ -12,6 +12,7 @@ from vitrail.data.dense.contract import DetectionSet
 from vitrail.data.dense.dense_sources import DenseOpening, DetectionSource
 from vitrail.data.dense.faults import FaultList
 from vitrail.data.dense.image_files import list_folders, list_images, splits_in
+from vitrail.data.dense.mask_pairs import has_masks
 from vitrail.data.dense.packed_objects import ObjectFiles, ObjectRow, PackedObjects
 from vitrail.data.stored import printable
 from vitrail.storage import content_of, parse_yaml, read_text
@@ -38,8 +39,12 @@ def open_yolo(root: Path, *, name: str, opening: DenseOpening) -> DetectionSourc
         split: [_read_labels(path, num_classes=len(classes), faults=faults) for _, path in listing]
         for split, listing in listings.items()
     }
+    for split, listing in listings.items():
+        if not any(rows[split]):
+            told = _tell_missing(place, listing)
+            faults.report_unmarked(printable(str(place)), split=split, num_images=len(listing), looked=told)
     everything = [row for items in rows.values() for objects in items for row in objects]
-    has_masks = bool(everything) and all(row.rings for row in everything)
+    is_outlined = bool(everything) and all(row.rings for row in everything)
     sets: list[DetectionSet] = [
         ObjectFiles(
             name=name,
@@ -47,14 +52,14 @@ def open_yolo(root: Path, *, name: str, opening: DenseOpening) -> DetectionSourc
             root=place,
             paths=[image for image, _ in listing],
             objects=PackedObjects(rows[split], is_relative=True),
-            has_masks=has_masks,
+            has_masks=is_outlined,
         )
         for split, listing in listings.items()
     ]
     parts, split_notes = DetectionSource.complete(sets, opening)
     ids = range(len(classes))  # results of YOLO count classes from 0
     return DetectionSource(
-        parts, classes=classes, has_masks=has_masks, category_ids=ids, notes=[*faults.notes, *split_notes]
+        parts, classes=classes, has_masks=is_outlined, category_ids=ids, notes=[*faults.notes, *split_notes]
     )
 
 
@@ -150,6 +155,21 @@ def label_path(image: str) -> Path:
     head, mark, tail = str(beside).rpartition(f"{os.sep}images{os.sep}")
     moved = Path(f"{head}{os.sep}labels{os.sep}{tail}")
     return moved if mark and (moved.exists() or not beside.exists()) else beside
+
+
+def _tell_missing(root: Path, listing: Sequence[tuple[str, Path]]) -> str:
+    """Where labels were looked for, and what lies elsewhere and may be them."""
+    first = listing[0][1]
+    told = f"looked for {printable(os.path.relpath(first, root))} and its like"
+    stems = {Path(image).stem for image, _ in listing}
+    astray = next((path for path in sorted(root.rglob("*.txt")) if path.stem in stems and path != first), None)
+    if first.exists():
+        return f"{told}, which are empty"
+    if astray is not None:
+        return f"{told}, but such files lie in {printable(os.path.relpath(astray.parent, root))}: move them there"
+    if has_masks(root):
+        return f"{told}; it has masks, from which task=segment learns"
+    return f"{told}; write them there, or name the format (coco:FOLDER, voc:FOLDER)"
 
 
 def _read_labels(path: Path, *, num_classes: int, faults: FaultList) -> list[ObjectRow]:

@@ -11,6 +11,7 @@ from vitrail.data.dense.dense_sources import DetectionSource, SegmentationSource
 from vitrail.data.dense.mask_files import UNKNOWN
 from vitrail.data.dense.mask_pairs import MaskPairs
 from vitrail.data.dense.packed_objects import ObjectFiles
+from vitrail.data.doctor.check_boxes import check_corners
 from vitrail.data.doctor.examine import ExaminedSplit, Failure, Look, Marks
 from vitrail.data.doctor.findings import Case, Finding, Place, Severity
 from vitrail.data.doctor.kinds import kind_of
@@ -20,8 +21,10 @@ from vitrail.data.stored import Subset
 
 # What makes a sample one that training leaves out, and quarantine.csv lists.
 _UNUSABLE = ("broken mask", "mask of another size", "values that are no class", "another size than annotated")
-_PROBLEMS = (*_UNUSABLE, "box outside", "box without area", "empty mask", "nothing marked")
+_PROBLEMS = (*_UNUSABLE, "box outside", "box without area", "box beside its outline", "empty mask", "nothing marked")
 _SLACK = 1.0  # pixels by which a box may stick out: annotations are rounded
+_LEAST_OVERLAP = 0.5  # of a box and the outline of the same object
+_FEW = 0.05  # share of images with objects below which labels are thought to be astray
 _MAX_HARMLESS = 200  # cases that are kept of what is only good to know
 
 
@@ -96,10 +99,27 @@ def look_at_objects(dataset: Dataset, index: int, size: tuple[int, int]) -> Mark
 
 def find_faulty_boxes(dataset: ObjectFiles, index: int, size: tuple[int, int]) -> dict[str, np.ndarray]:
     """Which boxes of an image lie outside it in part or as a whole, and which have no area: bool [objects]."""
-    boxes = dataset.objects.scaled_boxes(dataset.objects.numbers(index), size)
+    numbers = dataset.objects.numbers(index)
+    boxes = dataset.objects.scaled_boxes(numbers, size)
     height, width = size
     beyond = np.maximum(-boxes[:, :2], boxes[:, 2:] - (width, height)).max(axis=1, initial=0.0)
-    return {"box outside": beyond > _SLACK, "box without area": (boxes[:, 2:] <= boxes[:, :2]).any(axis=1)}
+    outlines = dataset.objects.extents(numbers)
+    if dataset.objects.is_relative:
+        outlines = outlines * np.tile(size[::-1], 2)
+    return {
+        "box outside": beyond > _SLACK,
+        "box without area": (boxes[:, 2:] <= boxes[:, :2]).any(axis=1),
+        "box beside its outline": _overlap(boxes, outlines) < _LEAST_OVERLAP,
+    }
+
+
+def _overlap(boxes: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Intersection over union of pairs of boxes: float64 [objects], 1 where one of them has no area or is none."""
+    sides = np.minimum(boxes[:, 2:], others[:, 2:]) - np.maximum(boxes[:, :2], others[:, :2])
+    both = np.clip(sides, 0, None).prod(axis=1)
+    areas = [(edges[:, 2:] - edges[:, :2]).clip(min=0).prod(axis=1) for edges in (boxes, others)]
+    is_known = (areas[0] > 0) & (areas[1] > 0)
+    return np.divide(both, areas[0] + areas[1] - both, out=np.ones(len(boxes)), where=is_known)
 
 
 def _count(which: np.ndarray) -> str:
@@ -118,11 +138,26 @@ def check_marks(splits: Sequence[ExaminedSplit], classes: Sequence[str], counts:
     """Findings about masks and objects; `counts` are those of the first split, which is trained on."""
     for problem in _PROBLEMS:
         yield from _find(problem, splits)
+    yield from check_corners(splits)
+    yield from _find_hardly_marked(splits)
     unmarked = [name for name, count in zip(classes, counts.tolist(), strict=True) if not count]
     if unmarked:
         kind = kind_of("class not marked")
         cases = tuple(Case((Place(name, splits[0].split),), "in no image of it") for name in unmarked)
         yield Finding("class not marked", kind.severity, len(cases), kind.unit, cases)
+
+
+def _find_hardly_marked(splits: Sequence[ExaminedSplit]) -> Iterator[Finding]:
+    """Splits in which nearly no image has an object; that none has is noted when the source is opened."""
+    cases = []
+    for split in splits:
+        num_bare = sum(fault.problem == "nothing marked" for marks in split.marks.values() for fault in marks.faults)
+        num_marked = len(split.marks) - num_bare
+        if 0 < num_marked < _FEW * len(split.marks):
+            cases.append(Case((Place(split.split),), f"{num_marked:,} of {len(split.marks):,} images have an object"))
+    if cases:
+        kind = kind_of("hardly any objects")
+        yield Finding("hardly any objects", kind.severity, len(cases), kind.unit, tuple(cases))
 
 
 def _find(problem: str, splits: Sequence[ExaminedSplit]) -> Iterator[Finding]:

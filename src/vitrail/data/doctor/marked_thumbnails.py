@@ -86,7 +86,7 @@ class BoxThumbnails(Thumbnails):
         if isinstance(dataset, ObjectFiles):
             numbers = dataset.objects.numbers(index)
             boxes, labels = dataset.objects.scaled_boxes(numbers, size), dataset.objects.labels[numbers]
-            is_faulty = np.logical_or(*find_faulty_boxes(dataset, index, size).values())
+            is_faulty = np.logical_or.reduce(list(find_faulty_boxes(dataset, index, size).values()))
         else:
             objects = dataset.read_windows(index, size)
             boxes, labels, is_faulty = objects.boxes, objects.labels, np.zeros(len(objects.labels), dtype=bool)

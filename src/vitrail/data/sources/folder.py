@@ -10,6 +10,7 @@ import numpy as np
 
 from vitrail.data.contract import Labels, Level, Note, Source
 from vitrail.data.sources.class_names import note_alike, note_missing
+from vitrail.data.sources.marked_folders import refuse_marked
 from vitrail.data.splits import SPLITS, canonical, complete, in_order
 from vitrail.data.stored import FileDataset, OpenedSource, printable
 
@@ -67,6 +68,9 @@ def open_folder(root: Path, *, name: str, val_share: float = 0.1, seed: int = 0,
     if folders:
         notes += _note_stray_images(".", top)
         notes += [_note_stray_folder(folder) for folder in top.folders if folder not in folders.values()]
+    for split, classes in found.items():
+        images = [image for held in classes.values() for image in held.images]
+        refuse_marked(root, classes, within=f"{folders[split]}/" if folders else "", images=images)
     return _assemble(root, name, found, folders=folders, notes=notes, val_share=val_share, seed=seed)
 
 

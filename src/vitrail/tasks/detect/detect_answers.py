@@ -24,6 +24,7 @@ from vitrail.settings.dense import FitSettings
 from vitrail.storage import write_json, write_text
 from vitrail.tasks.contract import Answer
 from vitrail.tasks.detect.asking import ask
+from vitrail.tasks.detect.coco_measures import decode_mask
 from vitrail.tasks.detect.drawing import draw_objects, write_picture
 from vitrail.tasks.detect.evaluator import SURE
 from vitrail.tasks.detect.found_objects import FoundObject
@@ -160,7 +161,7 @@ def keep_objects(
         images.append({"id": number, "file_name": answer.place, "height": height, "width": width})
         for one in answer.objects:
             found = one.result(image_id=number, category_ids=ids)
-            area = found["bbox"][2] * found["bbox"][3]
+            area = found["bbox"][2] * found["bbox"][3] if one.mask is None else int(decode_mask(one.mask).sum())
             annotations.append({**found, "id": len(annotations) + 1, "area": area, "iscrowd": 0})
         yield answer
     categories = [{"id": number, "name": name} for number, name in zip(ids, names, strict=True)]

@@ -109,4 +109,5 @@ class DetectionEvaluator(Evaluator):
         truth, said = (
             draw_objects(image, shown, classes=classes, colours=colours, longest=_LONGEST) for shown in (known, sure)
         )
-        return truth, said, self.dataset.locate(answer.place)
+        name = self.dataset.locate(answer.place).replace("\\", "/").rpartition("/")[2]
+        return truth, said, name
