@@ -77,6 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
     found = load_whatever(arguments.model, trunk=None if trunk is None else str(trunk))
     if isinstance(found, Loaded):
         return _explain_other(found, words, settings, is_json=arguments.json)
+    found.model.require_inside()
     trained = seeing(found, settings).of_trunk()
     if arguments.score:
         trained.require_classifier(arguments.model)
