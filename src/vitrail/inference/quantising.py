@@ -151,7 +151,8 @@ def write_fastest(
 ) -> ExportRecord:
     """Write the fastest of the engines into a folder, with the measurements in its record.
 
-    `seconds` are those for each contender and batch. With `quantise` each engine that has int8 stands for election twice, and int8 is taken only where it is faster.
+    `seconds` are those for each contender and batch. With `quantise` each engine that has int8 stands for election
+    twice, and int8 is taken only where it is faster.
     """
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".engines-") as name:
         place = Path(name)

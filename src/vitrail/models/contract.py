@@ -213,8 +213,8 @@ class Model(AnyModel):
         """Refuse to be looked into where only answers come out."""
         if self.is_opaque:
             raise ValueError(
-                f"this {self.name} is an export, of which answers and embeddings are all that can be had: give the run or "
-                "model that was exported"
+                f"this {self.name} is an export, of which answers and embeddings are all that can be had: give the run "
+                "or model that was exported"
             )
 
     def check_images(self, images: Tensor) -> None:
