@@ -15,6 +15,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,9 @@ Ask = Callable[[], object]
 
 class Normalized(nn.Module):
     """A model that takes bytes, as ours does: what a timm user would put in front of it."""
+
+    mean: Tensor
+    std: Tensor
 
     def __init__(self, model: nn.Module, trained: Trained) -> None:
         super().__init__()
@@ -90,11 +94,19 @@ def peers_of(
         session = open_session(folder / "peer.onnx", threads=threads)
         request = compile_model(converted, threads=threads).create_infer_request()
         found[f"eager, {threads}"] = torch_way(whole, threads)
-        found[f"onnx, {threads}"] = lambda x, one=session: one.run(None, {"images": x.numpy()})[0]
-        found[f"openvino, {threads}"] = lambda x, one=request: next(iter(one.infer([x.numpy()]).values()))
+        found[f"onnx, {threads}"] = partial(ask_onnx, session)
+        found[f"openvino, {threads}"] = partial(ask_openvino, request)
         if compiled is not None:
             found[f"compiled, {threads}"] = torch_way(compiled, threads)
     return found
+
+
+def ask_onnx(session: Any, images: Tensor) -> Any:
+    return session.run(None, {"images": images.numpy()})[0]
+
+
+def ask_openvino(request: Any, images: Tensor) -> Any:
+    return next(iter(request.infer([images.numpy()], share_inputs=True).values()))
 
 
 def torch_way(model: Any, threads: int) -> Callable[[Tensor], Any]:
@@ -136,8 +148,8 @@ def compare(
         assert gap < 1e-3 * max(1.0, float(np.abs(wanted).max())), f"{ours} differs from its peer by {gap}"
         for batch in batches:
             given = pixels[:batch].contiguous()
-            asks: dict[int, Ask] = {0: lambda x=given: engine(x)}
-            asks |= {place: (lambda ask=ask, x=given: ask(x)) for place, ask in enumerate(peers.values(), start=1)}
+            contenders: list[Callable[[Tensor], Any]] = [engine, *peers.values()]
+            asks: dict[int, Ask] = {place: partial(ask, given) for place, ask in enumerate(contenders)}
             times = {place: statistics.median(found) for place, found in time_by_turns(asks, seconds=seconds).items()}
             best = min((place for place in times if place), key=lambda place: times[place])
             ratios.append(times[best] / times[0])

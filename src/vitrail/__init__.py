@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from vitrail.explain.maps import attention_maps
     from vitrail.gallery.gallery import Gallery
     from vitrail.inference.evaluating import evaluate
+    from vitrail.inference.export_source import export
     from vitrail.inference.folding import fold
     from vitrail.inference.probing import probe
     from vitrail.inference.trained import load_pack, load_trained
@@ -43,6 +44,7 @@ __all__ = [
     "create_model",
     "draw_maps",
     "evaluate",
+    "export",
     "fold",
     "inspect_model",
     "list_models",
@@ -76,6 +78,7 @@ _HOMES = {
     "create_model": "vitrail.weights.pretrained",
     "draw_maps": "vitrail.explain.drawing",
     "evaluate": "vitrail.inference.evaluating",
+    "export": "vitrail.inference.export_source",
     "fold": "vitrail.inference.folding",
     "inspect_model": "vitrail.inspection.inspection",
     "list_models": "vitrail.models.catalog",

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from shrunk import images_for, randomize, small_model
 from tiny_galleries import colour_gallery
@@ -17,6 +18,9 @@ from vitrail.data.doctor import check
 from vitrail.data.doctor.check_files import write_files
 from vitrail.explain.maps_page import MapPicture, write_maps_page
 from vitrail.gallery.gallery_page import write_groups_page
+from vitrail.inference.exporting import ExportSettings, export_trained
+from vitrail.inference.proof_images import gather_images
+from vitrail.inference.trained import make_trained
 from vitrail.pages.frame import read_style
 from vitrail.preview.preview_page import write_preview
 from vitrail.preview.training_views import TrainingViews
@@ -69,7 +73,16 @@ def previewed(folder: Path) -> Path:
     return write_preview(folder, views, evaluation_view=EvaluationView(16), num_images=1, num_views=1)[-1]
 
 
-@pytest.mark.parametrize("make", [report, checked, inspected, explained, plotted, shown, grouped, previewed])
+def certified(folder: Path) -> Path:
+    torch.manual_seed(0)
+    trained = make_trained(randomize(small_model("deit_tiny")).eval(), None, label="small")
+    images = gather_images(trained, "small", {}, limit=4)
+    settings = ExportSettings(engine="eager")
+    out = folder / "out"
+    return export_trained(trained, settings, images=images, source="small", out=out).folder / "certificate.html"
+
+
+@pytest.mark.parametrize("make", [report, checked, inspected, explained, plotted, shown, grouped, previewed, certified])
 def test_every_page_has_the_frame_and_needs_no_network(make: Callable[[Path], Path], tmp_path: Path) -> None:
     page = make(tmp_path).read_text(encoding="utf-8")
     assert re.findall(r"<style>(.*?)</style>", page, flags=re.DOTALL) == [read_style()]

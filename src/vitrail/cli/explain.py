@@ -81,6 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
     found = load_whatever(arguments.model, trunk=None if trunk is None else str(trunk))
     if isinstance(found, Loaded):
         return _explain_other(found, words, settings, is_json=arguments.json)
+    found.model.require_inside()
     if found.model.is_dense:  # it says something of all parts of an image: none is to be cut off
         settings = {"crop_ratio": 1.0, **settings}
     trained = seeing(found, settings)

@@ -3,13 +3,11 @@
 import argparse
 import sys
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitrail.inference.passes import MODEL_HELP, read_whole, split_words
+from vitrail.inference.passes import MODEL_HELP, is_setting, split_words
 
 if TYPE_CHECKING:
-    from vitrail.inference.export_record import ExportRecord
     from vitrail.inference.exporting import Exported
 
 SUMMARY = "write a model for ONNX Runtime, OpenVINO or torch, proved on real images"
@@ -57,61 +55,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Export, prove, and say what was found."""
-    words, settings = split_words([arguments.model, *arguments.settings], keys=_KEYS)
+    images = [word for word in arguments.images or () if not is_setting(word)]
+    behind = [word for word in arguments.images or () if is_setting(word)]  # key=value after the last image
+    words, settings = split_words([arguments.model, *arguments.settings, *behind], keys=_KEYS)
     if len(words) != 1 or "out" not in settings:
         raise ValueError("write `vitrail export RUN --to onnx out=FOLDER`")
 
     from vitrail.cli.predict import find_images
-    from vitrail.inference.certificate import NUM_IMAGES
-    from vitrail.inference.choosing import choose_engines
-    from vitrail.inference.exporting import (
-        AUTO,
-        ExportSettings,
-        check_target,
-        export_folder,
-        export_trained,
-        find_recipe_text,
-    )
-    from vitrail.inference.passes import keep_source, load_seeing
-    from vitrail.inference.proof_images import gather_images
-    from vitrail.inference.quantising import QuantiseSettings, write_fastest, write_quantised
+    from vitrail.inference.export_source import export
 
-    out = Path(str(settings["out"])).expanduser()
-    check_target(out)
-    chosen = ExportSettings(
-        engine=arguments.to,
+    exported = export(
+        words[0],
+        to=arguments.to,
         precision=arguments.precision,
         layout=arguments.layout,
         dynamic_size=arguments.dynamic_size,
-        threads=read_whole(settings["threads"], "threads") if "threads" in settings else None,
+        quantise=arguments.quantise,
+        max_loss=arguments.max_loss,
+        engines=read_engines(arguments.engines),
+        images=find_images(images) if arguments.images else (),
+        allow_drift=arguments.allow_drift,
+        told=tell,
+        **{key: value if key != "out" else str(value) for key, value in settings.items()},
     )
-    engines = read_engines(arguments.engines)
-    if chosen.engine == AUTO:
-        engines = choose_engines(engines, precision=chosen.precision)
-    elif engines:
-        raise ValueError("--engines says which of them --to auto tries: leave one of both out")
-    quantise = QuantiseSettings(max_loss=arguments.max_loss) if arguments.quantise else None
-    if quantise is not None and chosen.precision != "fp32":
-        raise ValueError("--quantise int8 starts from fp32: leave --precision out")
-    source = words[0]
-    trained = load_seeing(source, settings)
-    limit = read_whole(settings.get("num_images", NUM_IMAGES), "num_images")
-    paths = find_images(arguments.images) if arguments.images else ()
-    images = gather_images(trained, source, settings, paths=paths, limit=limit)
-    kept = keep_source(source)
-    options: dict[str, Any] = {"allow_drift": arguments.allow_drift, "recipe": find_recipe_text(source)}
-    common: dict[str, Any] = {"images": images, "source": kept, "told": tell}
-    if chosen.engine == AUTO or quantise is not None:
-
-        def write(folder: Path) -> "ExportRecord":
-            if chosen.engine == AUTO:
-                return write_fastest(folder, trained, chosen, engines=engines, quantise=quantise, **common)
-            assert quantise is not None
-            return write_quantised(folder, trained, chosen, quantise, **common)
-
-        exported = export_folder(out, write, trained=trained, images=images, **options)
-    else:
-        exported = export_trained(trained, chosen, images=images, source=kept, out=out, **options)
     _show(exported, is_json=arguments.json)
     return 0
 

@@ -82,6 +82,7 @@ def _look(source: str, settings: Mapping[str, Any]) -> "tuple[Inspection, Datase
     batch_size = read_whole(settings.get("batch_size", BATCH_SIZE), "batch_size")
     device = choose_device(str(settings.get("device", "auto")))
     trained = load_seeing(source, settings)
+    trained.model.require_inside()
     data, _ = open_data(source, settings, trained, labels="optional")
     images = _read_images(data, trained, limit=limit)
     trained.model.to(device)

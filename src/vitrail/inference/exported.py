@@ -5,7 +5,6 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -55,6 +54,7 @@ class EngineModel(Model):
 
     family = "exported"
     is_folded = True
+    is_opaque = True
     uses_all_cores = True
     config: ExportedConfig
 
@@ -121,12 +121,8 @@ class EngineModel(Model):
         return found["embedding"].unsqueeze(1)
 
     def features(self, images: Tensor, *, levels: Sequence[int] = ()) -> Features:
-        self._refuse("feature maps")
-
-    def _refuse(self, what: str) -> NoReturn:
-        raise ValueError(
-            f"an exported model has no {what}: ask the model that was exported ({self.record.model.source})"
-        )
+        self.require_inside()
+        raise AssertionError("an export is opaque")
 
     def resized(self, image_size: int | tuple[int, int]) -> Model:
         size = height_and_width(image_size)

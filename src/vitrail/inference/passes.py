@@ -88,6 +88,11 @@ def split_words(words: list[str], *, keys: Sequence[str] = KEYS) -> tuple[list[s
     return sources, _read_settings([word for word in words if _SETTING.match(word)], keys=keys)
 
 
+def is_setting(word: str) -> bool:
+    """Whether a word has the form key=value."""
+    return _SETTING.match(word) is not None
+
+
 def join_init(words: Sequence[str]) -> list[str]:
     """Words with every init=FILE made part of the model before it, `NAME init=FILE`; settings may stand between."""
     joined: list[str] = []

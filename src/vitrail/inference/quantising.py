@@ -146,12 +146,13 @@ def write_fastest(
     source: str,
     quantise: QuantiseSettings | None = None,
     batches: Sequence[int] = BATCHES,
-    seconds: float = SECONDS,
+    seconds: float | None = None,
     told: Callable[[str], object] = lambda line: None,
 ) -> ExportRecord:
     """Write the fastest of the engines into a folder, with the measurements in its record.
 
-    With `quantise` each engine that has int8 stands for election twice, and int8 is taken only where it is faster.
+    `seconds` are those for each contender and batch. With `quantise` each engine that has int8 stands for election
+    twice, and int8 is taken only where it is faster.
     """
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".engines-") as name:
         place = Path(name)
@@ -176,7 +177,9 @@ def write_fastest(
                 told(f"{engine} is not quantised: {error}")
                 continue
             candidates[target.name] = Candidate(target, record)
-        comparison = compare_candidates(candidates, images=images, batches=batches, seconds=seconds, told=told)
+        comparison = compare_candidates(
+            candidates, images=images, batches=batches, seconds=seconds or SECONDS, told=told
+        )
         if quantise is not None and not comparison.engine.endswith(_INT8):
             told(f"int8 is not taken: {comparison.engine} in float32 is faster here")
         chosen = candidates[comparison.engine]

@@ -129,6 +129,7 @@ class Model(AnyModel):
     is_folded: bool = False  # set by fold
     is_ours_alone: ClassVar[bool] = False  # whether no other library has names for its weights
     is_dense: bool = False  # whether answers are about places in an image and not about the image
+    is_opaque: bool = False  # whether answers and embeddings are all that can be had of it: no layers, no maps
     uses_all_cores: bool = False  # whether one batch at a time is the fastest on a CPU: it divides the work itself
     foreign: ClassVar[str | None] = None  # the child whose layers and names of weights are another library's
 
@@ -208,6 +209,14 @@ class Model(AnyModel):
         if self.is_folded:
             raise ValueError("a folded model can't be initialised anew: fold the original again")
         initialize(self, std=getattr(self.config, "init_std", 0.02))
+
+    def require_inside(self) -> None:
+        """Refuse to be looked into where only answers come out."""
+        if self.is_opaque:
+            raise ValueError(
+                f"this {self.name} is an export, of which answers and embeddings are all that can be had: give the run "
+                "or model that was exported"
+            )
 
     def check_images(self, images: Tensor) -> None:
         """Refuse what is no batch of images for this model."""

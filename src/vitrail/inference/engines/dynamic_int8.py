@@ -1,4 +1,4 @@
-"""Linear layers in int8 for torch on a CPU: weights by channel, what comes in by its own range in every call."""
+"""Linear layers in int8 for torch on a CPU: weights by channel, what comes in by token and anew in every call."""
 
 from collections.abc import Sequence
 
@@ -11,18 +11,28 @@ _LARGEST = 127.0
 class Int8Linear(nn.Module):
     """A linear layer whose products are of bytes; what comes in and goes out is float32."""
 
+    weight: Tensor  # int8 [in, out]
+    scale: Tensor  # [out]
+
     def __init__(self, layer: nn.Linear) -> None:
         super().__init__()
         self.in_features, self.out_features = layer.in_features, layer.out_features
-        scales = layer.weight.detach().abs().amax(dim=1).clamp(min=1e-12).double() / _LARGEST
-        zeros = torch.zeros(len(scales), dtype=torch.int64)
-        weight = torch.quantize_per_channel(layer.weight.detach().contiguous(), scales, zeros, 0, torch.qint8)
-        bias = None if layer.bias is None else layer.bias.detach()
-        self.packed = torch.ops.quantized.linear_prepack(weight, bias)
+        values, scale = to_bytes(layer.weight.detach().float())
+        self.register_buffer("weight", values.t().contiguous())
+        self.register_buffer("scale", scale.squeeze(1))
+        self.bias = None if layer.bias is None else nn.Parameter(layer.bias.detach().float(), requires_grad=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        found: Tensor = torch.ops.quantized.linear_dynamic(x, self.packed)
-        return found
+        values, scale = to_bytes(x.flatten(0, -2))
+        found = torch._int_mm(values, self.weight).float() * (scale * self.scale)
+        found = found if self.bias is None else found + self.bias
+        return found.unflatten(0, x.shape[:-1])
+
+
+def to_bytes(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows as int8, each by its own range, and the scales [rows, 1] that turn them back."""
+    scale = rows.abs().amax(dim=1, keepdim=True).clamp(min=1e-12) / _LARGEST
+    return (rows / scale).round().to(torch.int8), scale
 
 
 def called_layers(model: nn.Module, images: Tensor) -> dict[str, nn.Linear]:

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import logging
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -103,6 +104,14 @@ def open_session(path: Path, *, threads: int | None) -> Any:
 @contextlib.contextmanager
 def _quiet() -> Any:
     """Keep the exporter's remarks off the terminal."""
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
+    before = [logger.level for logger in loggers]
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
-        yield
+        try:
+            for logger in loggers:
+                logger.setLevel(logging.ERROR)
+            yield
+        finally:
+            for logger, level in zip(loggers, before, strict=True):
+                logger.setLevel(level)

@@ -1,0 +1,84 @@
+"""export: from a run, a model or a name to a folder for an engine, as `vitrail export` does it."""
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from vitrail.inference.certificate import NUM_IMAGES
+from vitrail.inference.choosing import choose_engines
+from vitrail.inference.export_record import ExportRecord
+from vitrail.inference.exporting import (
+    AUTO,
+    Exported,
+    ExportSettings,
+    check_target,
+    export_folder,
+    export_trained,
+    find_recipe_text,
+)
+from vitrail.inference.passes import check_keys, keep_source, load_seeing, read_whole
+from vitrail.inference.proof_images import gather_images
+from vitrail.inference.quantising import QuantiseSettings, write_fastest, write_quantised
+
+KEYS = ("data", "split", "level", "image_size", "crop_ratio", "trunk", "num_images", "threads")
+
+
+def export(
+    source: str | os.PathLike[str],
+    *,
+    out: str | os.PathLike[str],
+    to: str = AUTO,
+    precision: str = "fp32",
+    layout: str = "nchw",
+    dynamic_size: bool = False,
+    quantise: str | None = None,
+    max_loss: float = 0.5,
+    engines: Sequence[str] = (),
+    images: Sequence[str] = (),
+    allow_drift: bool = False,
+    told: Callable[[str], object] = lambda line: None,
+    **settings: Any,
+) -> Exported:
+    """Write a run, a saved model, a pack or a model by name for an engine, and prove it on real images.
+
+    `to` is an engine (onnx, openvino, eager, torch, inductor) or "auto", the fastest here among `engines`. `quantise`
+    may be "int8", which loses at most `max_loss` points. The images are files, or data=SPEC, or the run's own val.
+    Further settings are those of `vitrail export`: data, split, level, image_size, crop_ratio, trunk, num_images,
+    threads. `told` hears how far it is.
+    """
+    text, target = os.fspath(source), Path(out).expanduser()
+    check_keys(settings, keys=KEYS)
+    check_target(target)
+    threads = read_whole(settings["threads"], "threads") if "threads" in settings else None
+    chosen = ExportSettings(
+        engine=to,
+        precision=precision,
+        layout=layout,  # type: ignore[arg-type]  # which the settings check
+        dynamic_size=dynamic_size,
+        threads=threads,
+    )
+    if quantise not in (None, "int8"):
+        raise ValueError(f"quantise may be int8, not {quantise!r}")
+    if quantise is not None and precision != "fp32":
+        raise ValueError("--quantise int8 starts from fp32: leave --precision out")
+    wanted = QuantiseSettings(max_loss=max_loss) if quantise is not None else None
+    if to == AUTO:
+        engines = choose_engines(engines, precision=precision)
+    elif engines:
+        raise ValueError("--engines says which of them --to auto tries: leave one of both out")
+    trained = load_seeing(text, settings)
+    limit = read_whole(settings.get("num_images", NUM_IMAGES), "num_images")
+    proof = gather_images(trained, text, settings, paths=images, limit=limit)
+    common: dict[str, Any] = {"images": proof, "source": keep_source(text)}
+    options: dict[str, Any] = {"allow_drift": allow_drift, "recipe": find_recipe_text(text)}
+    if to != AUTO and wanted is None:
+        return export_trained(trained, chosen, out=target, **common, **options)
+
+    def write(folder: Path) -> ExportRecord:
+        if to == AUTO:
+            return write_fastest(folder, trained, chosen, engines=engines, quantise=wanted, told=told, **common)
+        assert wanted is not None
+        return write_quantised(folder, trained, chosen, wanted, told=told, **common)
+
+    return export_folder(target, write, trained=trained, images=proof, **options)

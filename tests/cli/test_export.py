@@ -1,0 +1,267 @@
+"""`vitrail export` and `vitrail benchmark`, and the verbs that take an exported folder as they take a run."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny_runs import run_in
+
+import vitrail
+from vitrail.cli import main
+from vitrail.inference.benchmarking import Measurement, choose_fastest
+from vitrail.inference.engines.eager_engine import EagerEngine
+from vitrail.inference.export_record import read_record
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VITRAIL_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return run_in(tmp_path_factory.mktemp("runs") / "first", "epochs=1").path
+
+
+@pytest.fixture(scope="module")
+def exported(run: Path) -> Path:
+    folder = run.parent / "exported"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VITRAIL_CACHE", str(run.parent / "cache"))
+        vitrail.export(run, to="eager", out=folder)
+    return folder
+
+
+def error_of(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert main(list(words)) == 2
+    told = capsys.readouterr().err.strip().splitlines()
+    assert len(told) == 1, told
+    return told[0]
+
+
+def test_export_says_how_far_the_answers_are_from_the_models(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["export", str(run), "--to", "onnx", f"out={tmp_path / 'out'}"]) == 0
+    told = capsys.readouterr().out
+    assert "for onnx, fp32, 16 x 16 px" in told
+    assert "logits: largest difference" in told
+    assert "100.00% on 24 images (val of shapes)" in told
+    assert "top-1 on 24 labelled images" in told
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        *("model.onnx", "export.json", "task.json", "run_recipe.yaml", "certificate.json", "certificate.html")
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--to", "onx"], "there is no engine 'onx'; did you mean 'onnx'?"),
+        (["--to", "onnx", "--engines", "onnx"], "--engines says which of them --to auto tries"),
+        (["--to", "eager", "--layout", "hwcn"], "layout must be one of nchw, nhwc, not 'hwcn'"),
+        (["--to", "eager", "--precision", "fp8"], "precision must be one of fp32, fp16, bf16, not 'fp8'"),
+        (["--to", "eager", "image_size=18"], "18"),
+        (["--to", "eager", "colour=red"], "unknown key 'colour'"),
+        (["--to", "eager", "--images", "nowhere.jpg"], "no image or folder 'nowhere.jpg'"),
+        (["--to", "torch", "--quantise", "int8"], "torch has no int8 here: export to onnx, openvino or eager"),
+        (["--to", "onnx", "--quantise", "int8", "--precision", "fp16"], "--quantise int8 starts from fp32"),
+        (["--to", "eager", "--quantise", "int8", "--max-loss", "-1"], "--max-loss is a number of points"),
+        (["--to", "auto", "--engines", "abacus"], "there is no engine 'abacus'"),
+    ],
+)
+def test_what_can_not_be_exported_is_one_line_and_leaves_nothing(
+    words: list[str], told: str, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert told in error_of(capsys, "export", str(run), *words, f"out={tmp_path / 'out'}")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_only_exports_are_written_over(run: Path, exported: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "is there already and no export" in error_of(capsys, "export", str(run), "--to", "eager", f"out={run}")
+    assert "write `vitrail export RUN --to onnx out=FOLDER`" in error_of(capsys, "export", str(run))
+    assert "exported or folded already" in error_of(capsys, "export", str(exported), "--to", "eager", "out=elsewhere")
+    assert not Path("elsewhere").exists()
+
+
+def test_predict_and_evaluate_take_an_export(
+    run: Path, exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from PIL import Image
+
+    Image.new("RGB", (20, 20), (200, 40, 10)).save(tmp_path / "red.png")
+    told = []
+    for source in (run, exported):
+        assert main(["predict", str(source), str(tmp_path / "red.png"), "--json"]) == 0
+        assert main(["evaluate", str(source), "--json"]) == 0
+        told.append(capsys.readouterr().out)
+    first, second = told
+    assert json.loads(first.splitlines()[0])["answers"][0] == json.loads(second.splitlines()[0])["answers"][0]
+    of_run, of_export = (json.loads(text.partition("\n")[2]) for text in told)
+    assert of_run["top1"] == of_export["top1"]
+    assert of_run["negative_log_likelihood"] == pytest.approx(of_export["negative_log_likelihood"], rel=1e-5)
+
+
+def test_a_gallery_is_built_and_searched_with_an_export(
+    exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from PIL import Image
+
+    gallery = tmp_path / "gallery"
+    data = "data=shapes:size=16,count=48,val=24"
+    assert main(["gallery", "build", str(exported), data, f"out={gallery}"]) == 0
+    Image.new("RGB", (20, 20), (200, 40, 10)).save(tmp_path / "red.png")
+    capsys.readouterr()
+    assert main(["gallery", "search", str(gallery), str(tmp_path / "red.png"), "--top", "3", "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)[0]["hits"]) == 3
+
+
+def test_an_export_teaches(exported: Path, tmp_path: Path) -> None:
+    student = run_in(tmp_path / "student", "task=distill", f"teacher={exported}", "epochs=1")
+    assert vitrail.load_trained(student.path).num_classes == vitrail.load_trained(exported).num_classes
+
+
+@pytest.mark.parametrize("words", [["explain"], ["inspect"]])
+def test_verbs_that_look_inside_refuse_an_export(
+    words: list[str], exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from PIL import Image
+
+    Image.new("RGB", (20, 20)).save(tmp_path / "black.png")
+    given = [str(tmp_path / "black.png")] if words == ["explain"] else []
+    assert "export" in error_of(capsys, *words, str(exported), *given, f"out={tmp_path / 'out'}")
+
+
+def test_auto_takes_the_fastest_and_writes_down_why(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vitrail.inference.quantising.SECONDS", 0.01)
+    words = ["export", str(run), "--to", "auto", "--engines", "eager,onnx", f"out={tmp_path / 'out'}"]
+    assert main(words) == 0
+    record = read_record(tmp_path / "out")
+    assert record.choice is not None
+    measured = record.choice["measurements"]
+    assert {one["engine"] for one in measured} == {"eager", "onnx"}
+    assert {one["batch"] for one in measured} == {1, 16}
+    assert (record.engine, record.threads) == (record.choice["engine"], record.choice["threads"])
+    assert "Why this engine" in (tmp_path / "out" / "certificate.html").read_text()
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_the_fastest_is_the_best_on_average_over_batches() -> None:
+    def measured(engine: str, batch: int, speed: float) -> Measurement:
+        return Measurement(engine, 1, batch, speed, 1.0, 1.0, 5)
+
+    found = [measured("a", 1, 10.0), measured("a", 16, 10.0), measured("b", 1, 4.0), measured("b", 16, 20.0)]
+    assert choose_fastest(found) == ("a", 1)  # sqrt(100) against sqrt(80)
+
+
+def test_benchmark_times_runs_and_exports(
+    run: Path, exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = tmp_path / "speeds.json"
+    words = ["--batch", "2", "--seconds", "0.01", "--no-memory"]
+    assert main(["benchmark", str(run), str(exported), "--engines", "eager", *words, f"out={report}"]) == 0
+    told = capsys.readouterr().out
+    assert told.count("fastest here: eager with") == 2
+    found = json.loads(report.read_text())
+    assert set(found) == {str(run), str(exported)}
+    assert all(one["p50_ms"] <= one["p99_ms"] for one in found[str(run)]["measurements"])
+
+
+def test_memory_is_that_of_a_process_of_its_own(exported: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["benchmark", str(exported), "--batch", "1", "--seconds", "0.01", "--json"]) == 0
+    [found] = json.loads(capsys.readouterr().out).values()
+    assert all(0.0 < one["peak_mb"] < 1e4 for one in found["measurements"])
+
+
+def test_benchmark_as_the_papers_prints_what_they_print(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from vitrail.inference import paper_speeds
+    from vitrail.inference.trained import make_trained
+
+    model = vitrail.create_model("patchconvnet_s60", image_size=224, dim=16, depth=1).eval()
+    trained = make_trained(model, None, label="tiny")
+    found = paper_speeds.measure_as_papers(trained, largest=2, num_runs=1)
+    assert found.batch == 2
+    assert [(one.throughput, one.memory) for one in found.published] == [("1125", "1321"), ("1129", "1322")]
+    [first, _] = paper_speeds.rows_of("tiny", found)
+    assert first[-1] == "thesis table 5.1: one V100 of 32 GB, batch 256, mixed precision"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--batch", "1,x"], "--batch takes whole numbers with commas between them"),
+        (["--seconds", "0"], "--seconds is a number above 0"),
+        (["--engines", "abacus"], "there is no engine 'abacus'"),
+        (["--papers", "--largest", "0"], "--largest is a number of at least 1"),
+    ],
+)
+def test_benchmarks_that_can_not_be_are_one_line(
+    words: list[str], told: str, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert told in error_of(capsys, "benchmark", str(run), *words)
+
+
+@pytest.mark.parametrize("engine", ["eager", "onnx"])
+def test_int8_says_what_it_costs_and_gains(
+    engine: str, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vitrail.inference.quantising._SECONDS", 0.01)
+    words = ["--to", engine, "--quantise", "int8", "--max-loss", "100", f"out={tmp_path / 'out'}"]
+    assert main(["export", str(run), *words]) == 0
+    assert "layers, top-1" in capsys.readouterr().out
+    facts = read_record(tmp_path / "out").quantised
+    assert facts is not None
+    assert facts["kept"] == []
+    assert facts["num_layers"] > 5
+    images = torch.randint(0, 256, (2, 3, 16, 16), dtype=torch.uint8)
+    with torch.no_grad():
+        plain, own = (vitrail.load_trained(place) for place in (run, tmp_path / "out"))
+        wanted, found = plain.model(plain.normalize(images)), own.model(images)
+    assert 0.0 < float((found - wanted).abs().max()) < 0.2 * float(wanted.abs().max())  # rounded, and not far
+
+
+def test_int8_keeps_layers_until_the_loss_is_small_and_else_is_refused(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vitrail.inference.quantising._SECONDS", 0.01)
+    from vitrail.inference import quantising
+
+    scores = iter([90.0, 70.0, 85.0, 89.8])  # before, then with 0, 10 and 25 % of the layers in float32
+    monkeypatch.setattr(quantising._Score, "__call__", lambda self, exported: next(scores))
+    words = ["export", str(run), "--to", "eager", "--quantise", "int8", f"out={tmp_path / 'out'}"]
+    assert main(words) == 0
+    facts: Any = read_record(tmp_path / "out").quantised
+    assert 0.2 < len(facts["kept"]) / facts["num_layers"] < 0.4
+    assert (facts["before"], facts["after"]) == (90.0, 89.8)
+    scores = iter([90.0, 70.0, 70.0, 70.0, 70.0])
+    capsys.readouterr()
+    words[-1] = f"out={tmp_path / 'other'}"
+    assert main(words) == 2
+    assert "int8 loses 20.00 points of top-1 with half of the layers in float32" in capsys.readouterr().err
+    assert not (tmp_path / "other").exists()
+
+
+def test_auto_does_not_take_int8_where_it_is_slower(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import time
+
+    monkeypatch.setattr("vitrail.inference.quantising._SECONDS", 0.01)
+    monkeypatch.setattr("vitrail.inference.quantising.SECONDS", 0.01)
+    honest = EagerEngine.__call__
+
+    def slow(self: EagerEngine, images: torch.Tensor) -> Any:
+        if any(type(layer).__name__ == "Int8Linear" for layer in self.whole.modules()):
+            time.sleep(0.2)
+        return honest(self, images)
+
+    monkeypatch.setattr(EagerEngine, "__call__", slow)
+    words = ["--to", "auto", "--engines", "eager", "--quantise", "int8", "--max-loss", "100"]
+    assert main(["export", str(run), *words, f"out={tmp_path / 'out'}"]) == 0
+    assert "int8 is not taken: eager in float32 is faster here" in capsys.readouterr().err
+    assert read_record(tmp_path / "out").quantised is None
