@@ -1,6 +1,7 @@
 """Masked image modelling and its tokenizer as runs: what they learn, leave, resume and refuse."""
 
 import json
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -129,6 +130,9 @@ def test_every_family_learns_from_tokens_and_leaves_its_trunk(model: str, tokeni
     assert last["masked_loss"] < first["masked_loss"]
     assert {"token_accuracy", "share_of_codes", "effective_rank", "feature_deviation"} <= last.keys()
     assert "knn_top1" not in last
+    figures = vitrail.evaluate(run.path).figures
+    for measure in ("masked_loss", "token_accuracy", "share_of_codes"):
+        assert figures[measure] == pytest.approx(last[measure], rel=1e-3)
     trunk = vitrail.load_model(run.model)
     assert (trunk.name, trunk.config.num_classes) == (model, 0)
     next_run = run_in(tmp_path / "next", *words, "epochs=1", f"init={run.path}", "head_start=random")
@@ -138,7 +142,7 @@ def test_every_family_learns_from_tokens_and_leaves_its_trunk(model: str, tokeni
 def test_the_run_leaves_pictures_measures_and_a_model_that_verbs_read(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = run_in(tmp_path / "run", *MAE, "epochs=2", "model=deit_tiny", "watch.probe_every=1")
+    run = run_in(tmp_path / "run", *MAE, "epochs=2", "model=deit_tiny", "watch.probe_every=1", "regularisation.ema=0.5")
     assert json.loads(run.task_file.read_text())["task"] == "masked"
     assert "probe_top1" in evaluations(run)[-1]
     with Image.open(run.path / "masked.png") as sheet:
@@ -148,7 +152,14 @@ def test_the_run_leaves_pictures_measures_and_a_model_that_verbs_read(
     assert "Loss at masked patches of val" in page
     assert main(["evaluate", str(run.path), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["effective_rank"] == pytest.approx(evaluations(run)[-1]["effective_rank"], rel=1e-4)
+    for measure in ("masked_loss", "effective_rank"):
+        assert found[measure] == pytest.approx(evaluations(run)[-1][measure], rel=1e-4)
+    assert list(found)[2] == "masked_loss"
+    shutil.rmtree(run.checkpoints)
+    assert main(["evaluate", str(run.path)]) == 0
+    said = capsys.readouterr().out
+    assert f"is left out: it needs a checkpoint of the run, and {run.checkpoints} has none" in said
+    assert "effective rank" in said
 
 
 @pytest.mark.parametrize("case", ["tokens", "codes", "mae"])
