@@ -205,6 +205,7 @@ class UnlabelledTask(VisualTask[B]):
     def _rebuild(self, learnt: Initial, *, trunk: Model) -> Model:
         """The model as its run trained it, around the trunk that it saved."""
         model = self.make_model(learnt.description)
+        assert isinstance(model, Model), "tasks on images make models of images"
         try:
             model.load_state_dict(dict(learnt.weights))
             model.for_inference().load_state_dict(trunk.state_dict())
