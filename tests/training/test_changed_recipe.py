@@ -97,7 +97,8 @@ def test_a_run_that_has_not_ended_takes_another_rate(tmp_path: Path, capsys: pyt
         ),
         (("seed=3", "epochs=9"), "vitrail train RECIPE init={run} out=NEW"),
         (("steps=+5",), "{run} counts epochs: extend it by epochs=+N, not steps=+5"),
-        (("epochs=+x",), "epochs cannot be '+x'"),
+        (("epochs=+x",), "epochs=+x is no number to be added: give how many more, such as epochs=+10"),
+        (("small", "epochs=+-3"), "epochs=+-3 is no number to be added"),
         (("small", "epochs=+5"), "epochs=+5 extends a run that is there: vitrail train out=RUN epochs=+5"),
     ],
 )
