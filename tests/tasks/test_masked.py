@@ -77,6 +77,25 @@ def test_a_tokenizer_learns_to_give_images_back_with_codes_in_use(
     assert json.loads(capsys.readouterr().out)["reconstruction"] == pytest.approx(last["reconstruction"], rel=1e-4)
 
 
+def test_verbs_say_what_a_tokenizer_is_for(
+    tokenizer: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["predict", str(tokenizer.path), str(tokenizer.path / "tokens.png")]) == 2
+    assert (
+        "is a tokenizer, which gives codes of patches and names no classes: learn from them" in capsys.readouterr().err
+    )
+    assert main(["inspect", str(tokenizer.path), f"out={tmp_path / 'page'}", "images=4"]) == 0
+    said = capsys.readouterr().out
+    for title in ("What residual branches add", "Sparsity of the matrices"):
+        assert f"{title}: not available, tokenizer has no residual layers" in said
+    page = write_report(tokenizer.path).read_text(encoding="utf-8")
+    for words in ("vitrail pretrain", "Codes in use on val, %", "Share of codes in use in the last training steps"):
+        assert words in page
+    words = ("masked.target=features", f"masked.teacher={tokenizer.path}")
+    with pytest.raises(ValueError, match=r"is a tokenizer, whose codes are no features: give it as masked.tokenizer="):
+        task_of(tiny_recipe(*MASKED, *words)).open()
+
+
 def test_dead_codes_are_put_on_patches_of_the_step_whatever_its_parts() -> None:
     """Codes far from all patches come to life after the window, at the same patches for two micro-batches."""
     settings = TokenizerSettings(codes=6, kind="kmeans", window=2)

@@ -395,6 +395,14 @@ class Task(ABC, Generic[B]):
         raise ValueError(f"a model of the task {trained.task} does not answer about single images")
 
     @classmethod
+    def refusal_of_classes(cls, label: str) -> str:
+        """What to say where classes are asked of a model that names none."""
+        return (
+            f"{label} has no classifier, it gives embeddings: search with vitrail gallery, measure with vitrail "
+            f"retrieve or probe, learn classes with vitrail train init={label}"
+        )
+
+    @classmethod
     def keep(cls, answers: Iterator[Answer], *, trained: "Trained", data: Dataset, folder: Path) -> Iterator[Answer]:
         """The answers as they come, of which pictures and files are left in a folder."""
         raise ValueError(f"a model of the task {trained.task} leaves no files of its answers: leave --out out")
