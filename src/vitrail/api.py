@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.inference.trained import Trained, load_trained
-from vitrail.recipes import find_recipe
+from vitrail.recipes import check_runs, find_recipe
 from vitrail.settings.overriding import override
 from vitrail.settings.own import allow_own
 from vitrail.settings.recipe import Recipe
@@ -56,6 +56,8 @@ def train(recipe: AnyPath | Recipe | None = None, *, data: AnyPath | None = None
     else:
         refuse_additions(changes)
         found = make_recipe(recipe, data=data, **changes)
+        if not folder.has_progress:
+            check_runs(found)
     code = train_here(found, folder, again=None, is_changing=recipe is None, is_told=False)
     if code == INTERRUPTED:
         raise KeyboardInterrupt(f"stopped and saved: the same call goes on with {folder.path}")

@@ -275,6 +275,20 @@ def test_a_run_without_val_of_its_own_keeps_its_split_in_a_gallery(
     assert ask(capsys, "evaluate", tmp_path / "g", f"data={tmp_path / 'photos'}")["num_images"] == 10
 
 
+def test_photos_without_classes_are_searched_and_taught(
+    model: Path, reds: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for seed in range(12):
+        (tmp_path / "flat").mkdir(exist_ok=True)
+        save_colour(tmp_path / "flat" / f"{seed}.png", ("red", "blue")[seed % 2], seed=seed)
+    folder = tmp_path / "g"
+    assert ask(capsys, "build", model, f"data={tmp_path / 'flat'}", f"out={folder}")["num_images"] == 12
+    assert str(tmp_path / "flat") in say(capsys, "search", folder, reds[0])
+    assert "has no classes: search it with `vitrail gallery search`" in complaint(capsys, "classify", folder, reds[0])
+    say(capsys, "add", folder, "red", *reds)
+    assert "red" in say(capsys, "classify", folder, reds[0])
+
+
 def test_help_answers_without_torch() -> None:
     program = "import sys; from vitrail.cli import main; main(['gallery', '--help']); print('torch' in sys.modules)"
     finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -136,7 +136,7 @@ def test_a_run_that_used_no_labels_is_of_one_class(tmp_path: Path, capsys: pytes
     views = ("embedding.views=2", "augmentation.repeats=1", "task=embed")
     folder = run_in(tmp_path / "unsupervised", *TINY, *settings, *views).path
     assert main(["retrieve", str(folder), f"data={SHAPES}"]) == 0
-    assert "unsupervised: deit_tiny, trained on ∅ (1), 8 numbers an image" in capsys.readouterr().out
+    assert "unsupervised: deit_tiny, trained without labels, 8 numbers an image" in capsys.readouterr().out
 
 
 def test_fewer_queries_can_be_asked(coarse_run: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -135,6 +135,30 @@ def test_a_report_that_fails_neither_ends_a_finished_run_nor_hides_an_error(
 
 
 @pytest.mark.parametrize(
+    ("recipe", "said"),
+    [
+        (
+            "beit_vit_b12",
+            "masked.tokenizer=runs/tokenizer: there is no such run; make it first with `vitrail train tokenizer ",
+        ),
+        (
+            "masked_small_labels",
+            "init=runs/masked_small: there is no such run; make it first with `vitrail pretrain masked_small ",
+        ),
+        ("deit_base_384", "init=runs/deit_base: there is no such run; make it first with `vitrail train deit_base "),
+    ],
+)
+def test_a_run_that_a_recipe_begins_with_is_named_with_its_command(
+    recipe: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, lines = train(recipe, "data=shapes:size=16,count=8,val=4", "out=runs/new", capsys=capsys)
+    assert (code, len(lines)) == (2, 1)
+    assert said in lines[0]
+    assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize(
     "name", [".lock", "log.txt", "metrics.jsonl", "predictions.npz", "plan.json", "model/model.safetensors"]
 )
 def test_a_file_that_cannot_be_written_is_one_line(

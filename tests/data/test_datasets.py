@@ -117,6 +117,7 @@ def test_unknown_name_is_answered_with_the_nearest_and_all_kinds() -> None:
     ("spec", "offered"),
     [
         ("pet", "(is 'pets' meant?)"),
+        ("lba", "(is 'lab' meant?)"),
         ("Pets2", "(is 'pets' meant?)"),
         ("./pet/train", "(is 'pets/train' meant?)"),
         ("fashons", "(is 'fashion' or 'my_fashions' meant?)"),
@@ -128,6 +129,7 @@ def test_unknown_name_is_answered_with_what_is_there(
 ) -> None:
     monkeypatch.chdir(pets.parent)
     (pets.parent / "my_fashions").mkdir()
+    (pets.parent / "lab").mkdir()
     (pets.parent / "pets.csv").write_text("path,label\n")
     (pets.parent / "petals.txt").write_text("")
     with pytest.raises(ValueError, match="no f") as caught:

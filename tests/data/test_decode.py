@@ -2,6 +2,7 @@ import os
 import struct
 import warnings
 import zlib
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from isolated import run_isolated
 from PIL import Image, ImageChops, ImageFile, ImageOps, features
 from torch import Tensor
 
@@ -614,6 +616,22 @@ def make_tiff(*, side: int, bits: int, tile: int | None = None) -> bytes:
         struct.pack("<HHII", tag, 3 if tag in (258, 339) else 4, 1, value) for tag, value in sorted(entries.items())
     )
     return b"II*\0" + struct.pack("<IH", 8, len(entries)) + listed + bytes(4)
+
+
+def test_a_large_image_of_32_bit_levels_takes_the_memory_of_its_levels_and_of_its_pixels() -> None:
+    side = 4000
+    file = BytesIO()
+    Image.fromarray(np.tile(np.linspace(0, 1, side, dtype=np.float32), (side, 1))).save(
+        file, format="TIFF", compression="tiff_adobe_deflate"
+    )
+    levels, pixels, blocks = 4 * side**2, 3 * side**2, 64_000_000
+
+    def work(say: Callable[[str], None]) -> str | None:
+        say("decoding")
+        found = open_image(file.getvalue()).pixels()
+        return None if found.shape == (3, side, side) and found[:, 0, -1].eq(255).all() else "other pixels"
+
+    assert run_isolated(work, seconds=60, max_bytes=levels + pixels + blocks) is None
 
 
 def test_a_tiff_is_measured_by_the_bytes_that_it_unfolds_to(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -145,7 +145,9 @@ def test_a_key_that_stages_set_is_changed_in_the_stage() -> None:
     assert stage_of(change(recipe, {"stages.1.optimizer.lr": 1e-4}), 1).optimizer.lr == 1e-4
     assert stage_of(change(recipe, {"stages.0.batch_size": 64}), 0).batch_size == 64
     assert stage_of(change(recipe, {"batch_size": 64}), 1).batch_size == 64
-    with pytest.raises(ValueError, match=r"epochs is set by the stages .*: change stages\.0\.epochs instead"):
+    with pytest.raises(
+        ValueError, match=r"epochs is set by stages\.0 .*: change stages\.0\.epochs or stages\.1\.epochs instead"
+    ):
         change(recipe, {"epochs": 3})
     with pytest.raises(ValueError, match="there is no stage 2; this recipe has 2, counted from 0"):
         change(recipe, {"stages.2.epochs": 3})
@@ -167,3 +169,20 @@ def test_lists_without_an_end_and_long_values_are_one_short_line() -> None:
         change(ClassifyRecipe(), {"image_size": 10**4000})
     with pytest.raises(ValueError, match=r"epochs cannot be 'x{119}\.\.\.: "):
         change(ClassifyRecipe(), {"epochs": "x" * 5000})
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("masked.decoder_heads=5", "masked: decoder_dim=512 must be a multiple of decoder_heads=5"),
+        ("teacher.cache=none", "teacher.cache cannot be 'none': views:8 keeps the teacher's answers"),
+    ],
+)
+def test_errors_show_words_and_no_internals(word: str, said: str) -> None:
+    task = "masked" if word.startswith("masked") else "distill"
+    before = {"task": task, **({"masked.form": "mae"} if task == "masked" else {})}
+    with pytest.raises(ValueError, match=r"must be|cannot be") as refusal:
+        change(change(ClassifyRecipe(), before), parse_assignments([word]))
+    assert said in str(refusal.value)
+    assert "{" not in str(refusal.value)
+    assert "^" not in str(refusal.value)

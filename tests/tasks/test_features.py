@@ -185,8 +185,15 @@ def test_the_similarity_grows_and_the_run_fine_tunes(
     assert f"{second:.3f}</" in page  # a cosine is no percentage, of which a tenth would do
     for title in ("Similarity to the teacher", "Training loss of each level", "Effective rank in a batch"):
         assert title in page
-    monkeypatch.setattr("vitrail.tasks.features.task.load_feature_teacher", None)  # what is trained does without it
-    assert vitrail.evaluate(run.path).figures.keys() >= {"knn_top1", "effective_rank"}
+    assert vitrail.evaluate(run.path).figures["similarity"] == pytest.approx(second, abs=1e-4)
+
+    def gone(*words: object, **settings: object) -> None:
+        raise ValueError("the teacher is gone")
+
+    monkeypatch.setattr("vitrail.tasks.features.task.load_feature_teacher", gone)  # what is trained does without it
+    found = vitrail.evaluate(run.path)
+    assert found.figures.keys() >= {"knn_top1", "effective_rank"}
+    assert found.text.endswith("the similarity to the teacher is left out: the teacher is gone")
     tuned = task_of(tiny_recipe(f"init={run.path}"))
     model = tuned.make_model({"classes": list("abc")})
     tuned.load_initial(model, str(run.path), description={"classes": list("abc")})

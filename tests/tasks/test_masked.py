@@ -1,6 +1,7 @@
 """Masked image modelling and its tokenizer as runs: what they learn, leave, resume and refuse."""
 
 import json
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,25 @@ def test_a_tokenizer_learns_to_give_images_back_with_codes_in_use(
     assert json.loads(capsys.readouterr().out)["reconstruction"] == pytest.approx(last["reconstruction"], rel=1e-4)
 
 
+def test_verbs_say_what_a_tokenizer_is_for(
+    tokenizer: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["predict", str(tokenizer.path), str(tokenizer.path / "tokens.png")]) == 2
+    assert (
+        "is a tokenizer, which gives codes of patches and names no classes: learn from them" in capsys.readouterr().err
+    )
+    assert main(["inspect", str(tokenizer.path), f"out={tmp_path / 'page'}", "images=4"]) == 0
+    said = capsys.readouterr().out
+    for title in ("What residual branches add", "Sparsity of the matrices"):
+        assert f"{title}: not available, tokenizer has no residual layers" in said
+    page = write_report(tokenizer.path).read_text(encoding="utf-8")
+    for words in ("vitrail pretrain", "Codes in use on val, %", "Share of codes in use in the last training steps"):
+        assert words in page
+    words = ("masked.target=features", f"masked.teacher={tokenizer.path}")
+    with pytest.raises(ValueError, match=r"is a tokenizer, whose codes are no features: give it as masked.tokenizer="):
+        task_of(tiny_recipe(*MASKED, *words)).open()
+
+
 def test_dead_codes_are_put_on_patches_of_the_step_whatever_its_parts() -> None:
     """Codes far from all patches come to life after the window, at the same patches for two micro-batches."""
     settings = TokenizerSettings(codes=6, kind="kmeans", window=2)
@@ -129,6 +149,9 @@ def test_every_family_learns_from_tokens_and_leaves_its_trunk(model: str, tokeni
     assert last["masked_loss"] < first["masked_loss"]
     assert {"token_accuracy", "share_of_codes", "effective_rank", "feature_deviation"} <= last.keys()
     assert "knn_top1" not in last
+    figures = vitrail.evaluate(run.path).figures
+    for measure in ("masked_loss", "token_accuracy", "share_of_codes"):
+        assert figures[measure] == pytest.approx(last[measure], rel=1e-3)
     trunk = vitrail.load_model(run.model)
     assert (trunk.name, trunk.config.num_classes) == (model, 0)
     next_run = run_in(tmp_path / "next", *words, "epochs=1", f"init={run.path}", "head_start=random")
@@ -138,7 +161,7 @@ def test_every_family_learns_from_tokens_and_leaves_its_trunk(model: str, tokeni
 def test_the_run_leaves_pictures_measures_and_a_model_that_verbs_read(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = run_in(tmp_path / "run", *MAE, "epochs=2", "model=deit_tiny", "watch.probe_every=1")
+    run = run_in(tmp_path / "run", *MAE, "epochs=2", "model=deit_tiny", "watch.probe_every=1", "regularisation.ema=0.5")
     assert json.loads(run.task_file.read_text())["task"] == "masked"
     assert "probe_top1" in evaluations(run)[-1]
     with Image.open(run.path / "masked.png") as sheet:
@@ -148,7 +171,14 @@ def test_the_run_leaves_pictures_measures_and_a_model_that_verbs_read(
     assert "Loss at masked patches of val" in page
     assert main(["evaluate", str(run.path), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["effective_rank"] == pytest.approx(evaluations(run)[-1]["effective_rank"], rel=1e-4)
+    for measure in ("masked_loss", "effective_rank"):
+        assert found[measure] == pytest.approx(evaluations(run)[-1][measure], rel=1e-4)
+    assert list(found)[2] == "masked_loss"
+    shutil.rmtree(run.checkpoints)
+    assert main(["evaluate", str(run.path)]) == 0
+    said = capsys.readouterr().out
+    assert f"is left out: it needs a checkpoint of the run, and {run.checkpoints} has none" in said
+    assert "effective rank" in said
 
 
 @pytest.mark.parametrize("case", ["tokens", "codes", "mae"])

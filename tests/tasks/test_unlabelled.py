@@ -118,6 +118,27 @@ def test_one_image_is_an_error_of_one_line(place: str, tmp_path: Path) -> None:
     assert "\n" not in str(told.value)
 
 
+def test_two_images_of_which_one_is_held_out_are_too_few(tmp_path: Path) -> None:
+    photos = make_photos(tmp_path / "photos", 2)
+    with pytest.raises(
+        ValueError, match=r"^photos has one image to train on: .* or add data\.val=none to learn from all$"
+    ):
+        opened(photos)
+    data, _ = opened(photos, "data.val=none")
+    assert data.num_train == 2  # type: ignore[attr-defined]
+
+
+def test_labels_that_a_later_stage_lacks_are_missed_before_the_first_step(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = tmp_path / "two.yaml"
+    stages = "stages=[{}, {task: classify, epochs: 1}]"
+    recipe.write_text(write_yaml(tiny_recipe(*TOY, f"data={make_photos(tmp_path / 'photos', 20)}", stages)))
+    assert main(["train", str(recipe), f"out={tmp_path / 'runs' / 'two'}"]) == 2
+    assert "error: stages.1 (task=classify): found 20 images but no class folders in " in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+
+
 def test_crops_larger_than_images_are_said_once(tmp_path: Path) -> None:
     photos = make_photos(tmp_path / "photos", 8)
     (photos / "broken.png").write_bytes(b"no image")

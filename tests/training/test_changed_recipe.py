@@ -1,10 +1,12 @@
 """A run goes on for longer or at another learning rate; what would not be sound names the way to a new run."""
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from tiny_runs import run_in, tiny_recipe
 
 import vitrail
@@ -61,6 +63,7 @@ def test_the_same_extension_again_goes_on_with_it_until_it_is_done(run: Path) ->
     folder = RunFolder(run)
     assert folder.read_recipe_with({"epochs": "+2"}).epochs == 4.0
     folder.change(folder.read_recipe_with({"epochs": "+2"}))
+    folder.go_on()
     assert not (run / "model").exists()  # until it is done
     # As after a kill: the words of before mean the same end, others a new one.
     assert RunFolder(run).read_recipe_with({"epochs": "+2"}).epochs == 4.0
@@ -94,7 +97,8 @@ def test_a_run_that_has_not_ended_takes_another_rate(tmp_path: Path, capsys: pyt
         ),
         (("seed=3", "epochs=9"), "vitrail train RECIPE init={run} out=NEW"),
         (("steps=+5",), "{run} counts epochs: extend it by epochs=+N, not steps=+5"),
-        (("epochs=+x",), "epochs cannot be '+x'"),
+        (("epochs=+x",), "epochs=+x is no number to be added: give how many more, such as epochs=+10"),
+        (("small", "epochs=+-3"), "epochs=+-3 is no number to be added"),
         (("small", "epochs=+5"), "epochs=+5 extends a run that is there: vitrail train out=RUN epochs=+5"),
     ],
 )
@@ -108,6 +112,45 @@ def test_what_is_not_sound_is_one_line_and_changes_nothing(
     assert said.format(run=run) in lines
     assert lines.count("\n") == 1
     assert ((run / "recipe.yaml").read_text(), (run / "metrics.jsonl").read_text()) == before
+
+
+def damage_checkpoints(run: Path) -> None:
+    for path in (run / "checkpoints").iterdir():
+        path.write_bytes(path.read_bytes()[:-100])
+
+
+def rename_a_weight(run: Path) -> None:
+    for path in (run / "checkpoints").glob("step_*.pt"):
+        state = load_checkpoint(path)
+        state["model"]["other"] = state["model"].pop(next(iter(state["model"])))
+        torch.save(state, path)
+
+
+def damage_plan(run: Path) -> None:
+    (run / "plan.json").write_text("{")
+
+
+@pytest.mark.parametrize(
+    ("damage", "words", "said"),
+    [
+        (damage_checkpoints, (), "no checkpoint in {run}/checkpoints is whole"),
+        (rename_a_weight, (), "{run}/checkpoints/step_000000006.pt holds"),
+        (damage_plan, (), "{run}/plan.json"),
+        (lambda run: None, ("data=nowhere",), "nowhere"),
+    ],
+)
+def test_an_extension_that_fails_leaves_the_run_as_it_was(
+    run: Path, damage: Callable[[Path], None], words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    damage(run)
+    kept = ("recipe.yaml", "metrics.jsonl", "task.json", "model/model.safetensors")
+    before = {name: (run / name).read_bytes() for name in kept}
+    code, lines = train(f"out={run}", "epochs=+1", *words, capsys=capsys)
+    assert code == 2
+    assert said.format(run=run) in lines
+    assert lines.count("error: ") == 1
+    assert {name: (run / name).read_bytes() for name in kept} == before
+    assert not list(run.glob("model_epoch*"))
 
 
 def test_a_recipe_by_name_changes_no_run_and_says_how(run: Path) -> None:

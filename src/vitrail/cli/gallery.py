@@ -200,6 +200,11 @@ def _search(arguments: argparse.Namespace) -> int:
 
 def _classify(arguments: argparse.Namespace) -> int:
     gallery, paths, vectors, settings = _embed(arguments, "rule")
+    if not any(gallery.manifest.levels.values()):
+        raise ValueError(
+            f"{gallery.folder} has no classes: search it with `vitrail gallery search`, or teach it one with `vitrail "
+            "gallery add G NAME IMAGE...`"
+        )
     rule = _text(settings.get("rule"))
     answers = gallery.classify_vectors(vectors, top=arguments.top, coarse=arguments.coarse, rule=rule)
     pairs = list(zip(paths, answers, strict=True))
@@ -319,14 +324,20 @@ def _embed(arguments: argparse.Namespace, *keys: str) -> "tuple[Gallery, list[st
 
 
 def _open_data(settings: Mapping[str, Any], share: float) -> "Dataset":
-    """The split that is asked for, or all of them; `share` is held out where the data has no val."""
+    """The split that is asked for, or all of them; `share` is held out where the data has no val.
+
+    Of images without labels all are taken, unless a split is asked for.
+    """
     from vitrail.data.datasets import open_dataset, open_source
     from vitrail.gallery.gallery_images import AllSplits
 
     split = str(settings.get("split", "train"))
     if split == _ALL:
-        return AllSplits(open_source(str(settings["data"]), val_share=share))
-    return open_dataset(str(settings["data"]), split, val_share=share)
+        return AllSplits(open_source(str(settings["data"]), val_share=share, labels="optional"))
+    data = open_dataset(str(settings["data"]), split, val_share=share, labels="optional")
+    if not data.levels and "split" not in settings:
+        return AllSplits(open_source(str(settings["data"]), val_share=share, labels="optional"))
+    return data
 
 
 def _open_held_out(source: str, settings: Mapping[str, Any], data: "Dataset", share: float) -> "Dataset | None":
@@ -338,10 +349,12 @@ def _open_held_out(source: str, settings: Mapping[str, Any], data: "Dataset", sh
     if split in (None, "none"):
         return None
     if "held_out" not in settings:
-        splits = {canonical(name) for name in open_source(str(settings["data"]), val_share=share).splits}
-        if "val" not in splits or canonical(data.split) in ("val", _ALL):
+        if canonical(data.split) in ("val", _ALL):
             return None
-    return open_asked([source], str(settings["data"]), str(split), val_share=share)
+        found = open_source(str(settings["data"]), val_share=share, labels="optional")
+        if "val" not in {canonical(name) for name in found.splits}:
+            return None
+    return open_asked([source], str(settings["data"]), str(split), val_share=share, labels="optional")
 
 
 def _text(value: Any) -> str | None:

@@ -60,6 +60,10 @@ def _measures(content: Mapping[str, Any]) -> list[str]:
 
 
 def _trained_on(run: Mapping[str, Any]) -> str:
+    from vitrail.evaluation.granularity import NO_LABELS
+
+    if run["trained_on"] == NO_LABELS:
+        return "trained without labels"
     if run["trained_on"] is None:
         return "trained on other labels"
     count = run["num_train_classes"]  # unknown of a model without a classifier

@@ -46,7 +46,7 @@ def begin(arguments: argparse.Namespace, *, verb: str) -> int:
 
 
 def _read(arguments: argparse.Namespace) -> "tuple[Recipe, RunFolder]":
-    from vitrail.recipes import find_recipe
+    from vitrail.recipes import check_runs, find_recipe
     from vitrail.settings.overriding import override
     from vitrail.settings.text import parse_assignments
     from vitrail.training.runs.changed_recipe import refuse_additions
@@ -64,4 +64,7 @@ def _read(arguments: argparse.Namespace) -> "tuple[Recipe, RunFolder]":
     if name is None:
         return folder.read_recipe_with(changes), folder
     refuse_additions(changes)
-    return override(find_recipe(name), changes), folder
+    recipe = override(find_recipe(name), changes)
+    if not folder.has_progress:
+        check_runs(recipe)
+    return recipe, folder

@@ -23,6 +23,7 @@ from vitrail.settings.own import is_own, load_own, working_directory_on_path
 
 MANIFEST_EXTENSIONS = (".csv", ".tsv", ".parquet")
 _MAX_NEAR, _NEARNESS = 2, 0.7  # of names that are offered for one that is not there
+_SHORT, _NEARNESS_OF_SHORT = 4, 0.6  # letters of a name in which two that changed places are a large part
 
 
 @dataclass(frozen=True)
@@ -166,7 +167,8 @@ def _near_paths(path: Path) -> list[str]:
     except (OSError, ValueError):
         return []
     names = {other.name.lower(): other for other in others if _is_data(other / rest)}
-    near = difflib.get_close_matches(missing.name.lower(), names, n=_MAX_NEAR, cutoff=_NEARNESS)
+    nearness = _NEARNESS if len(missing.name) > _SHORT else _NEARNESS_OF_SHORT
+    near = difflib.get_close_matches(missing.name.lower(), names, n=_MAX_NEAR, cutoff=nearness)
     return [str(names[name] / rest) for name in near]
 
 

@@ -287,7 +287,9 @@ def choose_kind(model: Model, kind: str | None) -> str:
     if kind is not None and kind not in KINDS:
         raise ValueError(f"kind must be one of {', '.join(KINDS)}, not {kind!r}; {label} has {', '.join(kinds)}")
     if not kinds:
-        raise ValueError(f"{label} has no map: it has neither special tokens nor classes")
+        raise ValueError(
+            f"{label} has no map: it has neither special tokens nor classes; a run with model.settings.pool=class has"
+        )
     if kind is not None and kind not in kinds:
         why = ": its head reads patches, and where its special tokens look was not learnt" if model.is_dense else ""
         raise ValueError(f"{label} has no {kind} maps{why}; it has: {', '.join(kinds)}")

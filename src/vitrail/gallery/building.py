@@ -113,9 +113,11 @@ def choose_levels(data: Dataset, choices: Choices, *, trained_on: str | None) ->
     """The levels of a gallery with their classes: the one that is answered first, then the coarse one, then others.
 
     Where the level to condition by is the data's only one, or the one that is answered, the finer one is yet to be
-    named and has no classes.
+    named and has no classes; so is the only one of data without labels.
     """
     single = {name: level.classes for name, level in data.levels.items() if not level.is_multiple}
+    if not data.levels and choices.level is None and choices.coarse is None:
+        return {NEW_LEVEL: ()}
     if not single:
         raise ValueError(f"an image of {data.name} may have several classes: a gallery needs one label for each")
     for name in (choices.level, choices.coarse):

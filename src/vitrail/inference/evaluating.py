@@ -2,12 +2,15 @@
 
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from vitrail.inference.passes import check_keys, find_recipe, read_whole, seeing
 from vitrail.inference.trained import Trained, load_whatever
+from vitrail.settings.text import read_recipe
 from vitrail.tasks import find_task
-from vitrail.tasks.contract import Evaluation, EvaluationRequest
+from vitrail.tasks.contract import Evaluation, EvaluationRequest, Initial
+from vitrail.training.runs.run_folder import find_run
 
 
 def evaluate(
@@ -43,7 +46,24 @@ def evaluate(
             read_whole(value, name)
     options = {"sizes": _several(sizes), "crop_ratios": _several(crop_ratios), "tokens": tokens}
     options |= {"scales": _several(scales), "flip": flip, "window": window, "short_side": short_side, "beam": beam}
-    return find_task(trained.task).evaluate(EvaluationRequest(text, trained, given, options, find_recipe(text)))
+    recipe = find_recipe(text)
+    learnt = None if recipe is None else lambda: read_learnt(text)
+    return find_task(trained.task).evaluate(EvaluationRequest(text, trained, given, options, recipe, learnt))
+
+
+def read_learnt(source: str) -> Initial:
+    """All that a run has learnt, by its newest checkpoint: with the head that stood on what it saved."""
+    from vitrail.training.runs.checkpoint import Checkpoints, load_run_state
+
+    folder = find_run(Path(source).expanduser())
+    newest = Checkpoints(folder.checkpoints).newest()
+    if newest is None:
+        raise ValueError(f"it needs a checkpoint of the run, and {folder.checkpoints} has none")
+    state = load_run_state(newest, num_stages=read_recipe(folder.recipe_file).num_stages)
+    weights, average = state["model"], state["average"]
+    if average is not None:
+        weights = {**weights, **average["weights"], **average["buffers"]}
+    return Initial(weights, None, state["data"])
 
 
 def _several(numbers: float | Sequence[float]) -> list[float]:

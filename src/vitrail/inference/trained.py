@@ -103,10 +103,7 @@ class Trained:
         if of_images and self.model.is_dense:
             raise ValueError(f"{label} has learnt the task {self.task}: it says nothing about an image as a whole")
         if not self.num_classes:
-            raise ValueError(
-                f"{label} has no classifier, it gives embeddings: search with vitrail gallery, measure with vitrail "
-                f"retrieve or probe, learn classes with vitrail train init={label}"
-            )
+            raise ValueError(find_task(self.task).refusal_of_classes(label))
 
     def predict(
         self,

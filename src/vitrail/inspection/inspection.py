@@ -201,7 +201,9 @@ def _make_parts(
     even = seen.attention.even_distance
     has_errors = any(value is not None for values in errors.values() for value in values)
     return (
-        ratios_part(layers, seen.ratios.results(), history) if layers else InspectionPart("ratios", missing=closed),
+        ratios_part(layers, seen.ratios.results(), history)
+        if layers
+        else InspectionPart("ratios", missing=closed or f"{label} has no residual layers"),
         parallel_part(layers, errors)
         if has_errors
         else InspectionPart("parallel", missing=closed or f"{label} has no two layers that follow each other"),
@@ -217,7 +219,9 @@ def _make_parts(
         InspectionPart("tokens", missing=seen.tokens)
         if isinstance(seen.tokens, str)
         else tokens_part(list(seen.tokens.results())),
-        sparsity_part(sparsities) if sparsities else InspectionPart("sparsity", missing=closed),
+        sparsity_part(sparsities)
+        if sparsities
+        else InspectionPart("sparsity", missing=closed or f"{label} has no residual layers"),
         _find_energy(seen.embeddings),
     )
 

@@ -50,7 +50,7 @@ def draw_image(views: TrainingViews, index: int, *, evaluation_view: EvaluationV
     panels: list[tuple[str, Image.Image]] = []
     for view in dict.fromkeys([0, len(views.crops_of_image) - 1]) if views.crops_of_image else ():
         boxes = views.crops_of_view(opened, index, view=view, count=_NUM_BOXES)
-        panels.append((f"crop {view} of {len(views.crops_of_image)}", draw_boxes(image, boxes, border=border)))
+        panels.append((f"crop {view + 1} of {len(views.crops_of_image)}", draw_boxes(image, boxes, border=border)))
     for kind in dict.fromkeys([own, "resized", "simple"]) if not views.crops_of_image else ():
         boxes = views.crops(opened, index, kind=kind, count=_NUM_BOXES)
         if boxes and len(panels) < 2:

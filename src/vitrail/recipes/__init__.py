@@ -10,8 +10,9 @@ from pathlib import Path
 from vitrail.recipes.table import RECIPES
 from vitrail.settings.own import is_own, load_own
 from vitrail.settings.recipe import Recipe
-from vitrail.settings.text import read_recipe
+from vitrail.settings.text import dotted, read_recipe
 
+_RUNS = Path("runs")  # where recipes that begin with another's run look for it
 RECIPE_EXTENSIONS = (".yaml", ".yml")
 
 
@@ -40,6 +41,20 @@ def find_recipe(name_or_file: str) -> Recipe:
             raise ValueError(f"the recipe {name_or_file} must return a Recipe, not a {type(recipe).__name__}")
         return recipe
     return get_recipe(name_or_file)
+
+
+def check_runs(recipe: Recipe) -> None:
+    """Refuse a recipe that begins with the run of another recipe where there is none; the line says how it is made."""
+    shorter = {key: short for short, key in recipe.short_keys.items()}
+    for key, value in dotted(recipe.model_dump()):
+        path = Path(value) if isinstance(value, str) else None
+        if path is not None and path.parent == _RUNS and path.name in RECIPES and not path.exists():
+            verb = "train" if "Command: vitrail train" in RECIPES[path.name].about else "pretrain"
+            key = shorter.get(key, key)
+            raise ValueError(
+                f"{key}={value}: there is no such run; make it first with `vitrail {verb} {path.name} data=DATA "
+                f"out={value}`, or name a run of yours with {key}=RUN"
+            )
 
 
 def explain_unknown(name: str) -> str:

@@ -91,7 +91,8 @@ def change(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
             _change_stage(content, key, value)
             continue
         if taken := _stages_that_set(recipe, key):
-            raise ValueError(f"{key} is set by the stages of this recipe: change stages.{taken[0]}.{key} instead")
+            listed = " or ".join(f"stages.{number}.{key}" for number in range(len(recipe.stages)))
+            raise ValueError(f"{key} is set by stages.{taken[0]} of this recipe: change {listed} instead")
         place: Any = content
         for section in sections:
             place = place.get(section) if isinstance(place, dict) else None
@@ -260,6 +261,12 @@ def _explain(error: ValidationError, kind: type[Recipe]) -> str:
     if first["type"] == "extra_forbidden":
         return _unknown(key, kind)
     message = first["msg"][:1].lower() + first["msg"][1:]
+    owner, _, name = key.rpartition(".")
+    if isinstance(_type_of(kind, key) if key else kind, type) and isinstance(first["input"], (Mapping, Section)):
+        return f"{key}: {message}" if key else message  # of several settings of a section, which name themselves
+    section = _type_of(kind, owner) if owner else kind
+    if first["type"] == "string_pattern_mismatch" and isinstance(section, type) and issubclass(section, Section):
+        message = section.describe_field(name)
     return f"{key} cannot be {_shorten(first['input'])}: {message}"
 
 

@@ -257,6 +257,7 @@ class EvaluationRequest:
     settings: Mapping[str, Any]  # data, split, level, batch_size, device ... of `vitrail evaluate`
     options: Mapping[str, Any]  # what only some tasks know: sizes, crop ratios, tokens
     recipe: Recipe | None = None  # of the run that the model is of
+    learnt: Callable[[], Initial] | None = None  # all that the run has learnt, of which a part is saved as its model
 
 
 class Task(ABC, Generic[B]):
@@ -278,6 +279,7 @@ class Task(ABC, Generic[B]):
 
     def __init__(self, recipe: Any, site: Site) -> None:
         self.recipe, self.site = recipe, site
+        self.unmeasured = ""  # what could not be measured of a trained model, and why
 
     @property
     def deciding(self) -> Measure:
@@ -359,13 +361,19 @@ class Task(ABC, Generic[B]):
         data = task.open()
         if data.num_val == 0:
             raise ValueError(f"{request.source} was trained without val (data.val=none): add data=SPEC")
-        model = request.trained.model.to(device)
-        task.attach(model)
+        model = task.take_trained(request)
         with torch.no_grad():
             figures = task.measure_trained(model)
         lines = [f"{request.source} on {data.num_val:,} samples of {recipe.data.spec}", ""]
         lines += [f"{one.label:<24}{one.show(figures[one.key])}" for one in cls.measures if one.key in figures]
+        lines += ["", task.unmeasured] if task.unmeasured else []
         return Evaluation(figures, {"task": recipe.task, "data": recipe.data.spec, **figures}, "\n".join(lines))
+
+    def take_trained(self, request: EvaluationRequest) -> Any:
+        """Attach the model of a request, which is to be measured."""
+        model = request.trained.model.to(self.site.device)
+        self.attach(model)
+        return model
 
     def measure_trained(self, model: Any) -> dict[str, float]:
         """The figures of a model that is attached and trained, by the evaluators of its run."""
@@ -400,6 +408,14 @@ class Task(ABC, Generic[B]):
     def draw_answer(cls, answer: Answer, *, trained: "Trained", pixels: np.ndarray) -> dict[str, "Image"]:
         """Pictures of an answer by name, such as an overlay, on uint8 pixels [3, height, width] of the image."""
         return {}
+
+    @classmethod
+    def refusal_of_classes(cls, label: str) -> str:
+        """What to say where classes are asked of a model that names none."""
+        return (
+            f"{label} has no classifier, it gives embeddings: search with vitrail gallery, measure with vitrail "
+            f"retrieve or probe, learn classes with vitrail train init={label}"
+        )
 
     @classmethod
     def keep(cls, answers: Iterator[Answer], *, trained: "Trained", data: Dataset, folder: Path) -> Iterator[Answer]:

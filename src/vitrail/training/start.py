@@ -34,10 +34,10 @@ def train_here(
     How the run went is printed where `is_told`. With `is_changing` the run in the folder goes on with this recipe, if
     that is sound.
     """
-    if is_changing and not is_launched():
-        with _telling_of_the_disk(folder), folder.locked():
-            _change(recipe, folder)
     if recipe.run.devices * recipe.run.nodes > 1 and not is_launched():
+        if is_changing:  # its processes make the change: what is not sound is told once, before they start
+            with _telling_of_the_disk(folder), folder.locked():
+                RunFolder(folder.path).change(recipe)
         if again is not None:
             return launch(again, recipe.run)
         if "SLURM_STEP_NUM_TASKS" in os.environ:
@@ -51,14 +51,6 @@ def train_here(
         return _train(recipe, folder, is_changing=is_changing, is_told=is_told)
     finally:
         torch.set_num_threads(threads)
-
-
-def _change(recipe: Recipe, folder: RunFolder) -> None:
-    """Let the run in a folder go on with this recipe, and say what changes."""
-    said = folder.change(recipe)
-    if said:
-        with folder.logging_to_file():
-            Progress(is_shown=True).say(said)
 
 
 @contextlib.contextmanager
@@ -87,7 +79,7 @@ def _train(recipe: Recipe, folder: RunFolder, *, is_changing: bool, is_told: boo
             return 0
         with _telling_of_the_disk(folder), progress.showing_warnings(), _leaving_no_empty(folder), folder.locked():
             if is_changing:
-                _change(recipe, folder)
+                folder.change(recipe)
             recipe, report = folder.begin(recipe), ""
             with folder.logging_to_file():
                 try:

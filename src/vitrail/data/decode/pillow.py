@@ -42,7 +42,7 @@ from vitrail.data.decode.opened import (
 # interpreter, and formats without a signature would take any bytes for a picture.
 _FORMATS = ("AVIF", "BMP", "GIF", "HEIF", "JPEG", "JPEG2000", "MPO", "PNG", "PPM", "TIFF", "WEBP")
 _JPEG2000_END = b"\xff\xd9"
-_BLOCK = 1 << 20  # levels of 32 bits that are scaled at once
+_BLOCK = 1 << 20  # pixels that are converted at once
 
 
 class _StrictPillow:
@@ -150,38 +150,54 @@ def decode_with_pillow(data: bytes, orientation: int, shrink: int) -> Tensor:
         image = open_with_pillow(data)
         if image.format == "JPEG2000" and _JPEG2000_END not in data:  # its decoder paints what is missing
             raise BrokenImageError(DAMAGED)
-        pixels = to_tensor(image)
+        del image  # it would be kept beside its pixels
+        pixels = to_tensor(open_with_pillow(data))
     return orient(pixels, orientation)
 
 
 def to_tensor(image: Image.Image) -> Tensor:
-    """Pixels [height, width, 3]: RGB on white, from an image of any mode."""
+    """Pixels [height, width, 3]: RGB on white, from an image of any mode, strip by strip: no whole copy is made."""
+    image.load()
     is_16_bit = image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM"))
-    if is_16_bit:  # the upper byte, as Pillow takes it of 16-bit colours
-        image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
-    elif image.mode in ("I", "F"):
-        image = Image.fromarray(_scale_levels(np.asarray(image)))
-    if image.has_transparency_data:
-        image = image.convert("RGBA")
-        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
-    if image.mode != "RGB":
-        image = image.convert("RGB")
-    pixels = torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8)
-    return pixels.view(image.height, image.width, 3)
+    low, high = _find_range(image) if image.mode in ("I", "F") and not is_16_bit else (0.0, 0.0)
+    pixels = torch.empty(image.height, image.width, 3, dtype=torch.uint8)
+    for start, part in _strips(image):
+        if is_16_bit:  # the upper byte, as Pillow takes it of 16-bit colours
+            part = Image.fromarray((np.asarray(part) >> 8).astype(np.uint8))
+        elif part.mode in ("I", "F"):
+            part = Image.fromarray(_scale_levels(np.asarray(part), low=low, high=high))
+        if part.has_transparency_data:
+            part = part.convert("RGBA")
+            part = Image.alpha_composite(Image.new("RGBA", part.size, "white"), part)
+        if part.mode != "RGB":
+            part = part.convert("RGB")
+        rows = np.asarray(part)
+        pixels.numpy()[start : start + len(rows)] = rows
+    return pixels
 
 
-def _scale_levels(levels: np.ndarray) -> np.ndarray:
-    """32-bit grey to 8 bits: by the smallest usual range that holds it (1, 255 or 65535), or by its own."""
-    num_rows = max(1, _BLOCK // levels.shape[1])
-    parts = [slice(start, start + num_rows) for start in range(0, len(levels), num_rows)]
-    low = min(float(_finite(levels[part]).min()) for part in parts)
-    high = max(float(_finite(levels[part]).max()) for part in parts)
+def _strips(image: Image.Image) -> Iterator[tuple[int, Image.Image]]:
+    """The rows of an image in parts, each beside the number of its first row; a small image is one part."""
+    num_rows = max(1, _BLOCK // image.width)
+    if num_rows >= image.height:
+        yield 0, image
+        return
+    for start in range(0, image.height, num_rows):
+        yield start, image.crop((0, start, image.width, min(start + num_rows, image.height)))
+
+
+def _find_range(image: Image.Image) -> tuple[float, float]:
+    """What becomes black and white of 32-bit grey: the smallest usual range that holds it, or its own."""
+    spans = [(levels.min(), levels.max()) for _, part in _strips(image) for levels in [_finite(np.asarray(part))]]
+    low, high = float(min(low for low, _ in spans)), float(max(high for _, high in spans))
     if low >= 0.0:
         low, high = 0.0, next((top for top in (1.0, 255.0, 65535.0) if high <= top), high)
-    scaled = np.empty(levels.shape, np.uint8)
-    for part in parts:
-        scaled[part] = np.rint((_finite(levels[part]) - low) * (255.0 / max(high - low, 1e-30)))
-    return scaled
+    return low, high
+
+
+def _scale_levels(levels: np.ndarray, *, low: float, high: float) -> np.ndarray:
+    """32-bit grey to 8 bits."""
+    return np.rint((_finite(levels) - low) * (255.0 / max(high - low, 1e-30))).astype(np.uint8)
 
 
 def _finite(levels: np.ndarray) -> np.ndarray:

@@ -12,7 +12,7 @@ from vitrail.data.samples import Images
 from vitrail.heads.features import FeatureHeadSettings, FeatureModel
 from vitrail.models.contract import Model
 from vitrail.settings.recipe import Recipe
-from vitrail.tasks.contract import Evaluator, Loaders, Measure, Objective, StepContext, TaskData
+from vitrail.tasks.contract import Evaluator, Loaders, Measure, StepContext, TaskData
 from vitrail.tasks.features.evaluator import SimilarityEvaluator
 from vitrail.tasks.features.feature_cache import FeatureCache, check_room
 from vitrail.tasks.features.objective import FeatureDistillation, whiten
@@ -46,6 +46,7 @@ class FeatureTask(UnlabelledTask[ImageBatch]):
         Measure("effective_rank", "", unit="", chart="Effective rank in a batch, by the participation ratio"),
         *SIGNALS,
     )
+    measures_head: ClassVar[bool] = True
     recipe: FeaturesRecipe
     cache: FeatureCache | None = None  # of training views, where they are fixed
     _teacher: FeatureTeacher | None = None
@@ -196,10 +197,9 @@ class FeatureTask(UnlabelledTask[ImageBatch]):
         watch = self.make_watch(make_signs(self.model), is_trial=False) if is_watched else None
         return FeatureDistillation(self.recipe.features, shape=self.model.shape, watch=watch)
 
-    def make_evaluators(self, objective: Objective[ImageBatch], loaders: Loaders) -> Sequence[Evaluator]:
-        """The similarity to the teacher, then what all tasks without labels are measured by."""
-        others = super().make_evaluators(objective, loaders)
-        return [SimilarityEvaluator(self, loaders), *others] if isinstance(self.model, FeatureModel) else others
+    def own_evaluators(self, loaders: Loaders) -> Sequence[Evaluator]:
+        """The similarity to the teacher."""
+        return [SimilarityEvaluator(self, loaders)] if isinstance(self.model, FeatureModel) else []
 
 
 def make_signs(model: FeatureModel) -> list[Sign]:

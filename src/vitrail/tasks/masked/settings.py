@@ -44,7 +44,11 @@ class MaskedSettings(Section):
     def check_decoder(self) -> "MaskedSettings":
         """Refuse heads that do not divide the decoder's width."""
         if self.form == "mae" and self.decoder_dim % self.decoder_heads:
-            raise PydanticCustomError("no_divisor", "decoder_dim must be a multiple of decoder_heads")
+            raise PydanticCustomError(
+                "no_divisor",
+                "decoder_dim={dim} must be a multiple of decoder_heads={heads}",
+                {"dim": self.decoder_dim, "heads": self.decoder_heads},
+            )
         return self
 
 

@@ -157,7 +157,10 @@ def open_tokens(spec: str | None, *, grid: Grid, size: tuple[int, int], device: 
             "no tokenizer given: train one with `vitrail train tokenizer data=FOLDER out=RUN` and add "
             "masked.tokenizer=RUN, or masked.target=pixels to do without"
         )
-    tokenizer = load_trained(spec).model
+    try:
+        tokenizer = load_trained(spec).model
+    except ValueError as error:
+        raise ValueError(f"masked.tokenizer={spec} is no run of `vitrail train tokenizer` ({error})") from None
     if not isinstance(tokenizer, Tokenizer):
         raise ValueError(f"masked.tokenizer={spec} is a {tokenizer.name}, no run of `vitrail train tokenizer`")
     config = tokenizer.config

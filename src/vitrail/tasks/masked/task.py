@@ -17,7 +17,7 @@ from vitrail.layers.grid import Grid
 from vitrail.models.contract import Model
 from vitrail.pages.frame import PageSection
 from vitrail.settings.recipe import Recipe
-from vitrail.tasks.contract import Evaluator, Loaders, Measure, Objective, RunReader, StepContext
+from vitrail.tasks.contract import Evaluator, Loaders, Measure, RunReader, StepContext
 from vitrail.tasks.images.image_task import count_workers
 from vitrail.tasks.masked.evaluator import SHEET, MaskedEvaluator
 from vitrail.tasks.masked.objective import MaskedPrediction, TokenPrediction
@@ -50,6 +50,7 @@ class MaskedModelling(UnlabelledTask[MaskedBatch]):
         *MEASURES,
     )
     reads_patches: ClassVar[bool] = True
+    measures_head: ClassVar[bool] = True
     recipe: MaskedRecipe
     targets: Targets
     grid: Grid
@@ -135,8 +136,8 @@ class MaskedModelling(UnlabelledTask[MaskedBatch]):
             images.contiguous(memory_format=torch.channels_last), masks, torch.full((count,), -1), torch.arange(count)
         )
 
-    def make_evaluators(self, objective: Objective[MaskedBatch], loaders: Loaders) -> Sequence[Evaluator]:
-        """The loss at masked patches of val, then what features are like."""
+    def own_evaluators(self, loaders: Loaders) -> Sequence[Evaluator]:
+        """The loss at masked patches of val."""
         site, data = self.site, self.data.val
         loader = Loader(
             data,
@@ -146,7 +147,7 @@ class MaskedModelling(UnlabelledTask[MaskedBatch]):
             quarantine=loaders.val.quarantine,
             pin_memory=site.device.type == "cuda",
         )
-        return [MaskedEvaluator(self, loader), *super().make_evaluators(objective, loaders)]
+        return [MaskedEvaluator(self, loader)]
 
     @classmethod
     def sections(cls, run: RunReader) -> Iterator[PageSection]:

@@ -12,6 +12,7 @@ from vitrail.heads.features import FeatureShape, ProjectedFeatures
 from vitrail.layers.grid import Grid
 from vitrail.models.contract import Features, Model
 from vitrail.models.published import split_model_texts
+from vitrail.models.tokenizer import Tokenizer
 from vitrail.settings.own import load_own, working_directory_on_path
 from vitrail.settings.section import ImageSize
 from vitrail.storage import describe_settings
@@ -115,6 +116,8 @@ def _open_trained(
     from vitrail.inference.trained import load_trained  # which builds runs, and they have teachers
 
     found = load_trained(spec)
+    if isinstance(found.model, Tokenizer):
+        raise ValueError(f"{spec} is a tokenizer, whose codes are no features: give it as masked.tokenizer={spec}")
     if image_size is not None:
         try:
             found = found.seeing(image_size=image_size)

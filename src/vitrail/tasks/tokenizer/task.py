@@ -46,7 +46,7 @@ class Tokenize(UnlabelledTask[Any]):
             digits=4,
             chart="Error of the tokens",
         ),
-        Measure("share_of_codes", "codes in use", is_headline=True, chart="Codes in use, %"),
+        Measure("share_of_codes", "codes in use", is_headline=True, chart="Codes in use on val, %"),
         Measure("perplexity", "perplexity of the codes", unit="", digits=1),
     )
     recipe: TokenizerRecipe
@@ -173,6 +173,14 @@ class Tokenize(UnlabelledTask[Any]):
     def measure_trained(self, model: Model) -> dict[str, float]:
         """The figures of a run's evaluations: a tokenizer has no features to look at."""
         return super(UnlabelledTask, self).measure_trained(model)
+
+    @classmethod
+    def refusal_of_classes(cls, label: str) -> str:
+        """What to say where classes are asked of a tokenizer, with whose weights no classifier begins."""
+        return (
+            f"{label} is a tokenizer, which gives codes of patches and names no classes: learn from them with vitrail "
+            f"pretrain RECIPE masked.tokenizer={label}, measure it with vitrail evaluate"
+        )
 
     def make_evaluators(self, objective: Objective[Any], loaders: Loaders) -> Sequence[Evaluator]:
         """Error of the tokens, and the codes in use."""

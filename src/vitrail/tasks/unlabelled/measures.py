@@ -22,5 +22,5 @@ SIGNALS = (
     Measure("kl", "", unit="", chart="Divergence (KL) of student from teacher, nats"),
     Measure("information", "", unit="", chart="What answers tell of the image, nats"),
     Measure("feature_deviation", "", unit="", chart="Feature deviation in a batch"),
-    Measure("share_of_codes", "", unit="", chart="Share of codes in use"),
+    Measure("share_of_codes", "", unit="", chart="Share of codes in use in the last training steps"),
 )

@@ -18,7 +18,19 @@ from vitrail.data.samples import SampleMaker
 from vitrail.models.contract import Model
 from vitrail.pages.frame import PageSection
 from vitrail.settings.recipe import Recipe
-from vitrail.tasks.contract import Answer, B, Evaluator, Loaders, Measure, Objective, RunReader, StepContext, TaskData
+from vitrail.tasks.contract import (
+    Answer,
+    B,
+    EvaluationRequest,
+    Evaluator,
+    Initial,
+    Loaders,
+    Measure,
+    Objective,
+    RunReader,
+    StepContext,
+    TaskData,
+)
 from vitrail.tasks.images.image_task import VisualTask, count_workers
 from vitrail.tasks.images.initial_weights import make_backbone
 from vitrail.tasks.site import Alone
@@ -42,7 +54,7 @@ class UnlabelledTask(VisualTask[B]):
     A subclass has a recipe derived from `UnlabelledRecipe` and gives `make_model` (an `AroundTrunk` on
     `make_trunk()`), `make_samples` and `make_objective`, whose objective owns the `make_watch` of its signs. Batches of
     `Images` and of `Crops` are prepared here; one of its own overrides `prepare`, `example` and `respond`. A subclass
-    with a measure of its own puts it first in `measures`, and its evaluator beside that of `make_evaluators`.
+    with a measure of its own puts it first in `measures`, and its evaluator into `own_evaluators`.
     """
 
     Recipe: ClassVar[type[Recipe]] = UnlabelledRecipe
@@ -50,6 +62,7 @@ class UnlabelledTask(VisualTask[B]):
     signals: ClassVar[tuple[Measure, ...]] = SIGNALS
     # Whether the features that are measured are means of patches, where a method teaches the summary token nothing.
     reads_patches: ClassVar[bool] = False
+    measures_head: ClassVar[bool] = False  # whether the task's own measure asks what stands on the trunk
     recipe: UnlabelledRecipe
     data: UnlabelledData
 
@@ -173,9 +186,32 @@ class UnlabelledTask(VisualTask[B]):
         return model.for_inference().summarize(first_images(batch))
 
     def measure_trained(self, model: Model) -> dict[str, float]:
-        """Figures of the features of what a run left, which has nothing but its trunk."""
-        evaluator = FeatureEvaluator(self, self.make_loaders(num_parts=1, listing=None), has_pictures=False)
-        return dict(evaluator.measure(model))
+        """The task's own figures, where the model has more than a trunk, and those of its features."""
+        loaders = self.make_loaders(num_parts=1, listing=None)
+        evaluators = [*self.own_evaluators(loaders), FeatureEvaluator(self, loaders, has_pictures=False)]
+        return dict(pair for one in evaluators for pair in one.measure(model))
+
+    def take_trained(self, request: EvaluationRequest) -> Model:
+        """Attach what the run has learnt beside its trunk too, where a measure asks for it and it can be had."""
+        if self.measures_head and request.learnt is not None:
+            try:
+                model = self._rebuild(request.learnt(), trunk=request.trained.model)
+                self.attach(model)
+                return model
+            except ValueError as error:
+                self.unmeasured = f"the {self.measures[0].label} is left out: {error}"
+        return super().take_trained(request)
+
+    def _rebuild(self, learnt: Initial, *, trunk: Model) -> Model:
+        """The model as its run trained it, around the trunk that it saved."""
+        model = self.make_model(learnt.description)
+        assert isinstance(model, Model), "tasks on images make models of images"
+        try:
+            model.load_state_dict(dict(learnt.weights))
+            model.for_inference().load_state_dict(trunk.state_dict())
+        except (RuntimeError, ValueError):
+            raise ValueError("the checkpoints of the run are not of its model") from None
+        return model.to(self.site.device).eval()
 
     @classmethod
     def answer(
@@ -198,8 +234,12 @@ class UnlabelledTask(VisualTask[B]):
         return min(data.num_val, watch.val_images) + min(data.num_train, watch.train_images) if data.num_val else 0
 
     def make_evaluators(self, objective: Objective[B], loaders: Loaders) -> Sequence[Evaluator]:
-        """Features by neighbours, probe and spread."""
-        return [FeatureEvaluator(self, loaders)]
+        """What the task alone asks, then features by neighbours, probe and spread."""
+        return [*self.own_evaluators(loaders), FeatureEvaluator(self, loaders)]
+
+    def own_evaluators(self, loaders: Loaders) -> Sequence[Evaluator]:
+        """How that is measured which this task alone learns; they give nothing of a model that is but its trunk."""
+        return ()
 
 
 def first_images(batch: Any) -> Tensor:

@@ -82,6 +82,11 @@ def open_unlabelled(settings: DataSettings) -> UnlabelledData:
         opened = settings.open_splits(labels="ignored")
     if len(opened.train) < _FEWEST:
         check_several(settings)
+        remedy = ", or add data.val=none to learn from all" if opened.is_held_out else ""
+        raise ValueError(
+            f"{opened.train.name} has one image to train on: learning without labels tells images apart, give it "
+            f"many{remedy}"
+        )
     return UnlabelledData(opened.train, opened.val, _choose_level(settings, opened), opened.is_held_out)
 
 

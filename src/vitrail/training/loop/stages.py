@@ -10,7 +10,7 @@ from vitrail.evaluation.predict import choose_precision
 from vitrail.settings.recipe import Recipe
 from vitrail.settings.text import stage_of
 from vitrail.tasks import find_task
-from vitrail.tasks.contract import Initial
+from vitrail.tasks.contract import Initial, Task
 from vitrail.tasks.site import Site
 from vitrail.training.loop.acceleration import float32_products
 from vitrail.training.loop.interruption import StopSignal
@@ -55,7 +55,10 @@ def train(recipe: Recipe, folder: RunFolder, *, world: World, device: torch.devi
             part = stage_of(recipe, number)
             if part.regularisation.early_stop is not None and not part.data.is_measured:
                 raise ValueError("regularisation.early_stop needs evaluations, and data.val=none has none: drop one")
-            find_task(part.task)(part, Site()).check()
+            task = find_task(part.task)(part, Site(device=device, dtype=around.dtype, stage=number))
+            task.check()
+            if number > first:  # the first is opened next
+                _open_later(task, number)
         for number in range(first, recipe.num_stages):
             torch.set_num_threads(around.num_cores)  # until the stage has planned its steps
             stage = Stage(stage_of(recipe, number), number=number, around=around)
@@ -63,11 +66,21 @@ def train(recipe: Recipe, folder: RunFolder, *, world: World, device: torch.devi
                 note_data(folder, stage.description, before=state.get("data", {}))
             stage.prepare(state or None, initial=initial)
             initial = None
+            if world.is_main and (said := folder.go_on()):
+                progress.say(said)
             state.clear()  # a checkpoint is as large as the run itself: what is left of it goes
             stage.run()
             initial = stage.finish()
             if world.is_main and number == recipe.num_stages - 1:
                 stage.write_model(initial.weights)
+
+
+def _open_later(task: Task[Any], number: int) -> None:
+    """Open the data of a stage that comes later, whose faults would otherwise show after all stages before it."""
+    try:
+        task.open()
+    except ValueError as error:
+        raise ValueError(f"stages.{number} (task={task.recipe.task}): {error}") from None
 
 
 def note_data(folder: RunFolder, description: Mapping[str, Any], *, before: Mapping[str, Any]) -> None:

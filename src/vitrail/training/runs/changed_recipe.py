@@ -119,6 +119,7 @@ def extend(changes: Mapping[str, Any], *, recipe: Recipe, done: Done, path: Path
 
     The same words once more, before the run has done them, mean the same end.
     """
+    _check_additions(changes)
     found = {key: value for key, value in changes.items() if key in _LENGTHS and is_addition(value)}
     wanted = {}
     for key, text in found.items():
@@ -139,8 +140,17 @@ def is_addition(value: object) -> TypeGuard[str]:
     return isinstance(value, str) and re.fullmatch(r"\+\d+(\.\d+)?", value) is not None
 
 
+def _check_additions(changes: Mapping[str, Any]) -> None:
+    """Refuse what begins as an addition and is none, such as epochs=+-3."""
+    for key in _LENGTHS:
+        value = changes.get(key)
+        if isinstance(value, str) and value.startswith("+") and not is_addition(value):
+            raise ValueError(f"{key}={value} is no number to be added: give how many more, such as {key}=+10")
+
+
 def refuse_additions(changes: Mapping[str, Any]) -> None:
     """Refuse epochs=+10 beside a recipe: there is no number that it could be added to."""
+    _check_additions(changes)
     for key in _LENGTHS:
         if is_addition(changes.get(key)):
             raise ValueError(f"{key}={changes[key]} extends a run that is there: vitrail train out=RUN {key}={changes[key]}")

@@ -7,6 +7,7 @@ import os
 import secrets
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,21 @@ from vitrail.storage import (
     write_json,
     write_text,
 )
-from vitrail.training.runs.changed_recipe import CHANGE, Done, advise, extend, find_differences, judge
+from vitrail.training.runs.changed_recipe import CHANGE, Difference, Done, advise, extend, find_differences, judge
 from vitrail.training.runs.checkpoint import STEPS_OF_STAGE, Checkpoints
 
 _LOCK_FILE = ".lock"
 PATIENCE = 5.0  # seconds that a run which is ending is waited for
+
+
+@dataclass(frozen=True)
+class _NextRecipe:
+    """The recipe that a run goes on with, and what of it is another than before."""
+
+    recipe: Recipe
+    said: str = ""
+    done: Done | None = None  # None: nothing that would be noted
+    changed: tuple[Difference, ...] = ()
 
 
 class RunFolder:
@@ -47,6 +58,7 @@ class RunFolder:
         self._mark: bytes | None = None  # what the lock file holds as long as it is this process's
         self._is_going = False  # whether this process has begun the run, or gone on with it
         self._made: list[Path] = []  # folders that were not there before, the innermost first
+        self._next: _NextRecipe | None = None  # what the run goes on with, as soon as it has been read whole
 
     @property
     def is_begun(self) -> bool:
@@ -100,9 +112,15 @@ class RunFolder:
                     path.rmdir()
 
     def begin(self, recipe: Recipe) -> Recipe:
-        """Write the recipe of a new run, or check that it is the one of the run that is to go on."""
+        """Write the recipe of a new run, or check that it is the one of the run that is to go on.
+
+        A run that goes on keeps its recipe.yaml until `go_on`: what it needs may turn out to be unreadable.
+        """
         self.make()
         self._clear()
+        if self._next is not None:  # judged by `change`
+            self._is_going = True
+            return recipe
         if not self.is_begun:
             self.write_text(self.recipe_file, write_yaml(recipe))
             self._is_going = True
@@ -116,7 +134,7 @@ class RunFolder:
             raise ValueError(
                 f"{self.path} holds a run of another recipe ({'; '.join(map(str, changed[:3]))}): {advise(changed, self.path)}"
             )
-        self.write_text(self.recipe_file, write_yaml(recipe))
+        self._next = _NextRecipe(recipe)
         self._is_going = True
         return recipe
 
@@ -129,24 +147,32 @@ class RunFolder:
         recipe = read_recipe(self.recipe_file)
         return override(recipe, extend(changes, recipe=recipe, done=self.done(), path=self.path))
 
-    def change(self, recipe: Recipe) -> str:
-        """Let the run go on with another recipe, where that is sound; what changes is said, and noted in the metrics.
-
-        The note comes first: where the process ends before the recipe is written, the change is made again.
-        """
+    def change(self, recipe: Recipe) -> None:
+        """Let the run go on with another recipe from `go_on` on; an error where that is not sound."""
         before = read_recipe(self.recipe_file)
         changed = find_differences(before, recipe) if self.has_progress else []
-        if not changed:
+        if changed:
+            done = self.done()
+            said = judge(changed, before=before, after=recipe, done=done, path=self.path)
+            self._next = _NextRecipe(recipe, said, done, tuple(changed))
+
+    def go_on(self) -> str:
+        """Write down the recipe that the run goes on with, now that all it needs has been read; what changes is said.
+
+        The note in the metrics comes first: where the process ends before the recipe is written, the change is made
+        again.
+        """
+        coming, self._next = self._next, None
+        if coming is None:
             return ""
-        done = self.done()
-        said = judge(changed, before=before, after=recipe, done=done, path=self.path)
-        self.append_metrics(done.as_record(changed))
-        if self.model.is_dir() and not done.is_all_of(recipe):  # it is no longer the run's last word
-            kept = self.path / f"model_epoch_{done.epoch:g}"
-            remove(kept)
-            self.model.rename(kept)
-        self.write_text(self.recipe_file, write_yaml(recipe))
-        return said
+        if coming.done is not None:
+            self.append_metrics(coming.done.as_record(coming.changed))
+            if self.model.is_dir() and not coming.done.is_all_of(coming.recipe):  # it is no longer the run's last word
+                kept = self.path / f"model_epoch_{coming.done.epoch:g}"
+                remove(kept)
+                self.model.rename(kept)
+        self.write_text(self.recipe_file, write_yaml(coming.recipe))
+        return coming.said
 
     def done(self) -> Done:
         """How far the run has come, by its newest checkpoint."""

@@ -32,9 +32,10 @@ def write_report(folder: Path) -> Path:
 def _make_page(run: RunRecord) -> Page:
     outcome = measure_outcome(run)
     title = title_of(run)
+    verb = "vitrail pretrain" if run.recipe and not run.recipe.needs_labels else "vitrail train"
     return Page(
         title=title,
-        kicker=f"vitrail train · {run.recipe.name}" if run.recipe else "vitrail train",
+        kicker=f"{verb} · {run.recipe.name}" if run.recipe else verb,
         window_title=f"Run: {title}",
         verdict=Verdict(outcome.verdict, "good" if outcome.is_complete else "look"),
         cards=_make_cards(run, outcome),
