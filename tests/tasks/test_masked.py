@@ -89,8 +89,8 @@ def test_verbs_say_what_a_tokenizer_is_for(
     for title in ("What residual branches add", "Sparsity of the matrices"):
         assert f"{title}: not available, tokenizer has no residual layers" in said
     page = write_report(tokenizer.path).read_text(encoding="utf-8")
-    for words in ("vitrail pretrain", "Codes in use on val, %", "Share of codes in use in the last training steps"):
-        assert words in page
+    for text in ("vitrail pretrain", "Codes in use on val, %", "Share of codes in use in the last training steps"):
+        assert text in page
     words = ("masked.target=features", f"masked.teacher={tokenizer.path}")
     with pytest.raises(ValueError, match=r"is a tokenizer, whose codes are no features: give it as masked.tokenizer="):
         task_of(tiny_recipe(*MASKED, *words)).open()
