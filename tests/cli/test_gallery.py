@@ -215,7 +215,7 @@ def test_images_that_can_not_be_read_are_left_out_and_named(
         (["suggest", "GALLERY", "--groups", "1000"], "96 images can't be put into 1000 groups"),
         (["name", "GALLERY", "1", "red"], "no groups were suggested"),
         (["report", "nothing"], "no gallery 'nothing'"),
-        (["build", "MODEL", f"data={SHAPES}"], "write `vitrail gallery build RUN data=SPEC out=FOLDER`"),
+        (["build", "MODEL", f"data={SHAPES}"], "write `vitrail gallery build RUN data=SPEC out=PLACE`"),
         (["build", "MODEL", f"data={SHAPES}", "out=new", "index=tree"], "index must be one of"),
         (["build", "MODEL", f"data={SHAPES}", "out=new", "coarse=genus"], "has no labels 'genus'"),
         (["build", "MODEL", f"data={SHAPES}", "out=new", "false_reject=2"], "false_reject is a share"),

@@ -22,6 +22,8 @@ _CONNECT_SECONDS = 5.0
 _CALL_SECONDS = 60.0
 _WAIT_SECONDS = 30.0  # for another process to close a file of milvus-lite
 _NOT_LOADED = ("not loaded", "'released'")  # what servers say of collections that can't be searched yet
+# milvus-lite ends connections that ask every ten seconds whether it lives: in this process it need not be asked.
+_QUIET = {"grpc.keepalive_time_ms": 2**31 - 1, "grpc.keepalive_permit_without_calls": False}
 _MAX_REASON = 200  # characters
 _opening = threading.Lock()
 _open_files: dict[Path, contextlib.ExitStack] = {}  # of milvus-lite: one server each in this process, until it ends
@@ -42,8 +44,9 @@ class Database:
                 raise missing_gallery(address)
             _open_file(address.file)
         token = os.environ.get(TOKEN_VARIABLE, "") if address.file is None else ""
+        options = {} if address.file is None else {"grpc_options": _QUIET}
         self._client = self._tell(
-            lambda: client(uri=address.uri, token=token, db_name=address.database, timeout=_CONNECT_SECONDS)
+            lambda: client(uri=address.uri, token=token, db_name=address.database, timeout=_CONNECT_SECONDS, **options)
         )
 
     def has(self, collection: str) -> bool:
@@ -196,6 +199,9 @@ def _explain(error: Exception) -> str:
 
 def _load_client() -> Any:
     """The client's class; a message that says how to get it where it is missing."""
+    # Processes that are forked to read images never call the database: gRPC need not prepare for them, nor tell of it.
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
         from pymilvus import MilvusClient
     except ImportError:
