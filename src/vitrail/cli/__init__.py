@@ -137,8 +137,21 @@ def _is_of_memory(error: Exception) -> bool:
     return isinstance(error, MemoryError) or any(words in str(error) for words in _NO_MEMORY)
 
 
+class _VerbsFormatter(argparse.HelpFormatter):
+    """Help that keeps the longest verb and its summary in one line."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog)
+        self._action_max_length = max(map(len, VERBS)) + 4  # argparse forgets that verbs are indented
+
+
 def _run(argv: list[str]) -> int:
-    parser = _Parser(prog="vitrail", allow_abbrev=False, description="Vision transformers and their relatives.")
+    parser = _Parser(
+        prog="vitrail",
+        allow_abbrev=False,
+        description="Vision transformers and their relatives.",
+        formatter_class=_VerbsFormatter,
+    )
     parser.add_argument("--version", action="version", version=f"vitrail {vitrail.__version__}")
     subparsers = parser.add_subparsers(title="verbs", metavar="VERB")
     parsers = {}

@@ -10,7 +10,7 @@ from vitrail.inference.passes import MODEL_HELP, is_setting, split_words
 if TYPE_CHECKING:
     from vitrail.inference.exporting import Exported
 
-SUMMARY = "write a model for ONNX Runtime, OpenVINO or torch, proved on real images"
+SUMMARY = "write a model for ONNX Runtime, OpenVINO or torch"
 
 _KEYS = ("out", "data", "split", "level", "image_size", "crop_ratio", "trunk", "num_images", "threads")
 

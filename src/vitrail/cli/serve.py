@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from vitrail.serving.limits import ServingLimits
 
-SUMMARY = "serve models and galleries over HTTP, with a page to try them"
+SUMMARY = "serve models and galleries over HTTP"
 
 _PORT = 8000
 _MEGABYTE = 1 << 20

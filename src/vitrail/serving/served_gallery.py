@@ -37,14 +37,14 @@ class ServedGallery:
     def describe(self) -> dict[str, Any]:
         """What clients are told of it."""
         contents = self._see()
-        manifest = contents.state.manifest
+        facts = contents.facts
         return {
             "name": self.name,
             "model": self.viewer.name,
             "images": len(contents),
-            "level": manifest.fine,
-            "coarse_level": manifest.coarse,
-            "classes": contents.counts(manifest.fine),
+            "level": facts.fine,
+            "coarse_level": facts.coarse,
+            "classes": contents.counts(facts.fine),
         }
 
     def __len__(self) -> int:

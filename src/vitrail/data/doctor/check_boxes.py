@@ -32,7 +32,7 @@ def describe_corners(split: ExaminedSplit) -> str | None:
     """Why the boxes of a split look like corners; None where they do not."""
     dataset, places = split.dataset, np.arange(len(split.dataset))
     while isinstance(dataset, Subset):
-        dataset, places = dataset.dataset, np.asarray(dataset.indices)[places]
+        places, dataset = np.asarray(dataset.indices)[places], dataset.dataset
     if not isinstance(dataset, ObjectFiles) or dataset.objects.is_relative:
         return None
     objects, is_whole = dataset.objects, split.records["is_whole"]
