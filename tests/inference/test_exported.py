@@ -25,7 +25,7 @@ from vitrail.inference.trained import Trained, load_exported, make_trained
 from vitrail.settings.own import trusting_files
 
 CLASSES = ["ant", "bee", "cat", "dog", "eel"]
-TRIED = ("eager", "torch", "onnx", "openvino")  # inductor takes a compiler half a minute: see the last test
+TRIED = ("eager", "torch", "onnx", "openvino")  # a compiler takes a minute for inductor: benchmarks/export.py does
 TINY = {"image_size": 32, "patch_size": 8, "dim": 16, "depth": 1, "num_classes": 5}
 
 
@@ -327,6 +327,38 @@ def test_what_is_inside_an_export_can_not_be_seen(exports: dict[str, Path]) -> N
         model.features(noise())
     with pytest.raises(ValueError, match="exported or folded already"):
         make_draft(replace(tiny_trained(), model=model), ExportSettings(engine="onnx"))
+
+
+@torch.no_grad()
+def test_segmentation_is_exported_and_detection_refused(tmp_path: Path) -> None:
+    from vitrail.heads.mask_rcnn import Detector
+    from vitrail.heads.segment import SegmentModel, SegmentSettings
+
+    torch.manual_seed(0)
+    small = {"image_size": 32, "patch_size": 16, "dim": 16, "depth": 4, "num_heads": 2, "num_classes": 0}
+    trunk = vitrail.create_model("deit_tiny", **small)
+    model = SegmentModel(trunk, SegmentSettings(num_classes=3, channels=8, has_auxiliary=False)).eval()
+    trained = make_trained(model, {"task": "segment", "classes": CLASSES[:3]}, label="tiny")
+    folder = export_to(tmp_path / "out", trained, "eager", dynamic_size=True)
+    assert read_record(folder).outputs == {"logits": (3, 8, 8)}
+    loaded = vitrail.load_trained(folder)
+    assert loaded.model.is_dense
+    picture = noise(1, (50, 70))[0]
+    assert str(loaded.predict(picture)) == str(trained.predict(picture))
+    with pytest.raises(ValueError, match="a detector can't be exported: what it finds has another number of objects"):
+        Detector.outputs(None, noise())  # type: ignore[arg-type]  # it says so of every detector
+
+
+def test_a_model_that_can_not_be_compiled_is_one_line(
+    trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*given: object, **settings: object) -> None:
+        raise RuntimeError("g++: out of patience\nlong trace")
+
+    monkeypatch.setattr("torch._inductor.aoti_compile_and_package", fail)
+    with pytest.raises(ValueError, match=r"can't compile this model here \(g\+\+: out of patience\): export to onnx"):
+        export_to(tmp_path / "out", trained, "inductor")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_names_of_engines() -> None:

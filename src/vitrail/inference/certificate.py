@@ -112,7 +112,7 @@ class Certificate:
         return (
             f"the export does not agree with the model: its answers differ by {worst.largest:.3g}, "
             f"{worst.share:.1e} of the largest number, and {self.tolerance:g} is allowed; nothing was written "
-            "(--allow-drift keeps it all the same, marked; --precision fp32 may agree)"
+            "(--allow-drift keeps it all the same, marked; another engine or --precision may agree)"
         )
 
 

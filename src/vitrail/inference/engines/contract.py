@@ -25,6 +25,7 @@ class Engine(ABC):
     name: ClassVar[str]
     packages: ClassVar[tuple[str, ...]] = ()  # what must be importable
     extra: ClassVar[str] = ""  # of vitrail that installs them
+    has_int8: ClassVar[bool] = False  # whether it has layers in int8, by `rank_layers` and `write_int8`
     may_run_code: ClassVar[bool] = False  # whether opening its files can run code that they hold
 
     @classmethod
@@ -68,7 +69,7 @@ class Engine(ABC):
 
         `folder` holds what `write` has written, `pixels` are some real images as they go in.
         """
-        raise ValueError(f"{cls.name} has no int8 here: export to onnx, openvino or eager with --quantise int8")
+        raise NotImplementedError
 
     @classmethod
     def write_int8(

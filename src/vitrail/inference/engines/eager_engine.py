@@ -19,6 +19,7 @@ class EagerEngine(Engine):
     """A folded model that torch computes without a compiler."""
 
     name = "eager"
+    has_int8 = True
 
     def __init__(self, whole: WholeModel, *, threads: int | None) -> None:
         self.whole, self.threads = whole, threads

@@ -24,6 +24,7 @@ class OnnxEngine(Engine):
     """A session of ONNX Runtime on the CPU."""
 
     name = "onnx"
+    has_int8 = True
     packages = ("onnx", "onnxscript", "onnxruntime")
     extra = "export"
 

@@ -23,6 +23,7 @@ class OpenVinoEngine(Engine):
     """A model that OpenVINO has compiled for the CPU; each call has a request of its own."""
 
     name = "openvino"
+    has_int8 = True
     packages = ("openvino",)
     extra = "openvino"
 
