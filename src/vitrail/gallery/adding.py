@@ -81,7 +81,7 @@ def _match_labels(facts: GalleryFacts, data: Dataset, places: Tensor) -> tuple[T
             known[level] = names
             continue
         found = data.levels[level]
-        own = torch.from_numpy(np.asarray(found.labels, dtype=np.int64))[places]
+        own = torch.from_numpy(np.array(found.labels, dtype=np.int64))[places]
         used = [found.classes[label] for label in own.unique().tolist() if label >= 0]
         known[level] = (*names, *(name for name in used if name not in set(names)))
         place_of = {name: place for place, name in enumerate(known[level])}

@@ -230,7 +230,7 @@ def _hold_out(
     if fine in data.levels and not data.levels[fine].is_multiple:
         place_of = {name: place for place, name in enumerate(levels[fine])}
         table = torch.tensor([*(place_of.get(name, -1) for name in data.levels[fine].classes), -1])
-        own = table[torch.from_numpy(np.asarray(data.levels[fine].labels, dtype=np.int64))[places]]
+        own = table[torch.from_numpy(np.array(data.levels[fine].labels, dtype=np.int64))[places]]
     row_of = {path: row for row, path in enumerate(paths)}
     rows = torch.tensor([row_of.get(data.locate(place), -1) for place in places.tolist()])
     return Held(others, own, rows, f"{data.split} of {data.name}")
