@@ -26,6 +26,7 @@ from vitrail.cli import (
     probe,
     recipes,
     retrieve,
+    shards,
     train,
     translate,
 )
@@ -51,6 +52,7 @@ VERBS = {
     "inspect": inspect,
     "gallery": gallery,
     "pack": pack,
+    "shards": shards,
 }
 
 _TRUST = "--trust"
