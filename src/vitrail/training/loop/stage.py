@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from vitrail.data.contract import Batch
+from vitrail.evaluation.predict import autocast
 from vitrail.storage import content_of
+from vitrail.tasks.contract import StepContext
 from vitrail.training.loop.interruption import Interrupted
 from vitrail.training.loop.not_finite import describe_not_finite, find_not_finite
 from vitrail.training.loop.prefetch import on_device
@@ -43,6 +45,7 @@ class Stage(StageParts):
         )
         with self.gradients.lanes, bar:
             if self.owes_evaluation:
+                self._gather_once()
                 self._evaluate_and_save()
             while self.step < self.total_steps and not self._has_stalled():
                 steps = ReadAhead(self._steps_of_epoch())
@@ -71,6 +74,14 @@ class Stage(StageParts):
             self._stop(is_evaluated=False)
         self.owes_evaluation = False
         self.save(is_best=self.best_epoch == self.epoch)
+
+    def _gather_once(self) -> None:
+        """Let a divided model make its buffers: those of a pass in inference mode could not be trained with."""
+        if is_sharded(self.model):
+            with self._evaluated_weights():
+                batch = self.task.prepare(self.task.example(2), StepContext(self.seed, 0, self.step))
+                with autocast(self.device, self.dtype):
+                    self.task.respond(self.model, batch)
 
     def _stop(self, *, is_evaluated: bool) -> None:
         """Save and end: all processes come here together. An evaluation that is due is left to the run that goes on."""
