@@ -12,7 +12,7 @@ from typing import Protocol
 from vitrail.data.remote.addresses import is_address, name_of, parent_of
 from vitrail.data.remote.block_cache import block_cache
 from vitrail.data.remote.objects import ObjectMark, read_object, store_of
-from vitrail.data.remote.patience import OPENING_PATIENCE, changed, patiently
+from vitrail.data.remote.patience import OPENING_PATIENCE, patiently
 from vitrail.data.remote.remote_file import RemoteFile, RemoteStream
 from vitrail.data.sources.shard_index import (
     VERSION,
@@ -56,10 +56,6 @@ class Shard(ABC):
     @abstractmethod
     def open(self) -> ShardReader:
         """The shard, to read from."""
-
-    def blame(self, reason: str) -> Exception:
-        """The error of bytes that are not what was written: one image's, as of a broken file."""
-        return OSError(reason)
 
     @abstractmethod
     def read_beside(self, folder: str, name: str) -> str | None:
@@ -183,10 +179,6 @@ class RemoteShard(Shard):
             lambda: store.read(self.address, start, stop, mark=self.mark) if stop > start else b"",
             patience=OPENING_PATIENCE,
         )
-
-    def blame(self, reason: str) -> Exception:
-        """The error of bytes that are not what was written: the store gave others than it had."""
-        return changed(self.address)
 
     def read_beside(self, folder: str, name: str) -> str | None:
         """The text of an object in a folder."""
