@@ -1,14 +1,14 @@
 """A simulation, not a measurement: how long a step of 8 to 1,024 processes would take, by parts that are measured here.
 
-Measured on this machine: the step of one process and how it varies; the bytes of its gradients; what gloo takes to sum them
-over two and four processes; images a second that one process decodes. Computed from these, for N processes: the slowest of N
-steps (drawn from those measured), a ring all-reduce over links of a given speed, and the loader's share. The same arithmetic is
-first held against two and four real processes that train with DDP on this machine, where it has to be about right.
+Measured on this machine: the step of one process and how it varies; the bytes of its gradients; what gloo takes to sum
+them over two and four processes; images a second that one process decodes. Computed from these, for N processes: the
+slowest of N steps (drawn from those measured), a ring all-reduce over links of a given speed, and the loader's share.
+The same arithmetic is first held against two and four real processes that train with DDP on this machine.
 
-What it leaves out: overlap of exchange and backward pass beyond `--overlap`, topology and congestion of a network, failures,
-storage. Links and their latency are assumptions, given on the command line and printed.
+What it leaves out: overlap of exchange and backward pass beyond `--overlap`, topology and congestion of a network,
+failures, storage. Links and their latency are assumptions, given on the command line and printed.
 
-python benchmarks/scale_simulation.py [--model deit_tiny] [--steps 12] [--link-gbit 100] [--latency-us 20] [--out table.md]
+python benchmarks/scale_simulation.py [--model deit_tiny] [--steps 12] [--link-gbit 100] [--latency-us 20]
 """
 
 import argparse
@@ -175,10 +175,10 @@ def main() -> None:
     lines = [
         f"{machine()}; {arguments.model}, {arguments.batch} images a process",
         "",
-        f"Measured: a step of one process {statistics.median(steps):.3f} s ({min(steps):.3f}-{max(steps):.3f}), gradients "
-        f"{num_bytes / 1e6:.1f} MB, {speed:.0f} images/s decoded by one process.",
+        f"Measured: a step of one process {statistics.median(steps):.3f} s ({min(steps):.3f}-{max(steps):.3f}), "
+        f"gradients {num_bytes / 1e6:.1f} MB, {speed:.0f} images/s decoded by one process.",
         "",
-        "| processes, real | computing alone, s | gloo's sum, s | MB/s of the ring | step predicted, s | step measured, s | predicted / measured |",
+        "| processes, real | computing, s | gloo's sum, s | MB/s | predicted, s | measured, s | predicted / measured |",
         "|---|---|---|---|---|---|---|",
     ]
     for num_ranks in REAL:
@@ -188,8 +188,8 @@ def main() -> None:
         computing = slowest_of(real["alone"], num_ranks)
         predicted, measured = computing + summed, statistics.median(real["together"])
         lines.append(
-            f"| {num_ranks} | {computing:.3f} | {summed:.4f} | {bandwidth / 1e6:,.0f} | {predicted:.3f} | {measured:.3f} | "
-            f"{predicted / measured:.2f} |"
+            f"| {num_ranks} | {computing:.3f} | {summed:.4f} | {bandwidth / 1e6:,.0f} | {predicted:.3f} | "
+            f"{measured:.3f} | {predicted / measured:.2f} |"
         )
     parts = {"bytes": num_bytes, "steps": steps, "loader": arguments.batch / (speed * arguments.workers)}
     link = arguments.link_gbit * 1e9 / 8

@@ -1,8 +1,8 @@
-"""Images a second from tar shards: against the folder they were made of, and against webdataset's own loader, in one run.
+"""Images a second from tar shards: against the folder they were made of, and against webdataset's own loader.
 
 Three ways to the same JPEG files, in the disk cache, shuffled: our loader on the folder, our loader on the shards, and
-webdataset's pipeline (shards and samples shuffled) on the same shards. `bytes` reads and nothing else; `views` decodes and crops
-too, with the same code of ours behind each, so that what differs is the way to the bytes.
+webdataset's pipeline (shards and samples shuffled) on the same shards. `bytes` reads and nothing else; `views` decodes
+and crops too, with the same code of ours behind each, so that what differs is the way to the bytes.
 
 python benchmarks/shards.py [--images 2000] [--rounds 5] [--workers 0] [--out table.md]
 """
@@ -109,9 +109,7 @@ def main() -> None:
             ],
         }
         lines = [f"{machine()}, {arguments.images} JPEG files, {arguments.workers} workers", ""]
-        lines += [
-            "| what | folder, images/s | shards, images/s | webdataset, images/s | shards / folder | shards / webdataset |"
-        ]
+        lines += ["| images/s | folder | shards | webdataset | shards / folder | shards / webdataset |"]
         lines += ["|---|---|---|---|---|---|"]
         for what, found in ways.items():
             best = {name: float("inf") for name, _ in found}

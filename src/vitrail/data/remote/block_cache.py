@@ -25,7 +25,7 @@ _SECONDS_BETWEEN_TOUCHES = 30.0
 _SECONDS_OF_A_DRAFT = 3600.0  # after which one belongs to a process that was killed
 
 
-class Block:
+class CachedBlock:
     """A block that is on the disk; what was opened can be read even when another process has removed it."""
 
     def __init__(self, path: Path) -> None:
@@ -65,7 +65,7 @@ class BlockCache:
             )
         self.folder, self.limit = folder, limit
         self._blocks, self._locks = folder / "blocks", folder / "locks"
-        self._opened: OrderedDict[Path, Block] = OrderedDict()
+        self._opened: OrderedDict[Path, CachedBlock] = OrderedDict()
         self._guard = threading.Lock()
         try:
             self._blocks.mkdir(parents=True, exist_ok=True)
@@ -73,7 +73,7 @@ class BlockCache:
         except OSError as error:
             raise ValueError(self._describe(error)) from None
 
-    def block(self, key: str, number: int, fetch: Callable[[], bytes]) -> Block:
+    def block(self, key: str, number: int, fetch: Callable[[], bytes]) -> CachedBlock:
         """A block of an object, from this disk or fetched now."""
         path = self._path(key, number)
         found = self._recall(path)
@@ -100,15 +100,15 @@ class BlockCache:
     def _path(self, key: str, number: int) -> Path:
         return self._blocks / key[:2] / f"{key}-{number}"
 
-    def _recall(self, path: Path) -> Block | None:
+    def _recall(self, path: Path) -> CachedBlock | None:
         with self._guard:
             found = self._opened.get(path)
         return found or self._open(path)
 
-    def _open(self, path: Path) -> Block | None:
+    def _open(self, path: Path) -> CachedBlock | None:
         """A block that is there and whole; a damaged one is removed."""
         try:
-            block = Block(path)
+            block = CachedBlock(path)
         except FileNotFoundError:
             return None
         if not block.is_whole:
@@ -117,12 +117,12 @@ class BlockCache:
         os.utime(path)
         return block
 
-    def _store(self, path: Path, data: bytes) -> Block:
+    def _store(self, path: Path, data: bytes) -> CachedBlock:
         self._make_room(len(data) + len(_ENDING) + 4)
         path.parent.mkdir(exist_ok=True)
         with replacing(path) as draft:
             draft.write_bytes(data + _ENDING + zlib.crc32(data).to_bytes(4, "little"))
-        return Block(path)
+        return CachedBlock(path)
 
     def _make_room(self, num_bytes: int) -> None:
         """Count a block before it is written: a process that is killed leaves too high a count, never too low a one."""

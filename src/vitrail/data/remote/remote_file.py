@@ -8,7 +8,7 @@ import threading
 from collections import OrderedDict
 
 from vitrail.data.contract import SourceFailedError
-from vitrail.data.remote.block_cache import BLOCK_BYTES, Block, BlockCache, block_cache
+from vitrail.data.remote.block_cache import BLOCK_BYTES, BlockCache, CachedBlock, block_cache
 from vitrail.data.remote.objects import ObjectMark, store_of
 from vitrail.data.remote.patience import changed, patiently
 from vitrail.storage import hash_text
@@ -51,7 +51,7 @@ class RemoteFile:
         if number * BLOCK_BYTES < self.mark.size:
             _fetchers(os.getpid()).ask(self, number)
 
-    def _block(self, number: int) -> Block:
+    def _block(self, number: int) -> CachedBlock:
         return block_cache().block(self.key, number, lambda: self._fetch(number))
 
     def _fetch(self, number: int) -> bytes:

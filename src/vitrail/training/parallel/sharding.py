@@ -67,7 +67,7 @@ def whole(value: Any) -> Any:
     return [whole(item) for item in value] if isinstance(value, list) else value
 
 
-class Rows(Protocol):
+class RowsInFiles(Protocol):
     """A tensor that lies in several files, of which rows can be read."""
 
     shape: torch.Size
@@ -79,7 +79,7 @@ class Rows(Protocol):
         """A copy of all rows."""
 
 
-def divide(value: Tensor | Rows, *, like: Tensor) -> Tensor:
+def divide(value: Tensor | RowsInFiles, *, like: Tensor) -> Tensor:
     """A process's part of a whole tensor where `like` is divided; anything else as it is, and whole."""
     if not isinstance(value, Tensor):
         if not isinstance(like, DTensor) or value.shape != like.shape:
@@ -94,7 +94,7 @@ def divide(value: Tensor | Rows, *, like: Tensor) -> Tensor:
     return distribute_tensor(value.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
 
 
-def load_parts(model: nn.Module, state: Mapping[str, Tensor | Rows]) -> None:
+def load_parts(model: nn.Module, state: Mapping[str, Tensor | RowsInFiles]) -> None:
     """Give a divided model its part of the weights in a checkpoint, which each process reads by itself."""
     own = model.state_dict()
     model.load_state_dict({name: divide(value, like=own.get(name, _NOTHING)) for name, value in state.items()})
