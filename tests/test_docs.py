@@ -10,6 +10,7 @@ from tiny_runs import SETTINGS
 
 from vitrail.cli import main
 from vitrail.recipes import RECIPES, find_recipe
+from vitrail.settings.launching import take_launcher
 from vitrail.settings.text import change, parse_assignments
 
 ROOT = Path(__file__).parents[1]
@@ -60,7 +61,7 @@ TRAININGS = [
 
 @pytest.mark.parametrize(("page", "words"), TRAININGS, ids=lambda value: value if isinstance(value, str) else value[0])
 def test_commands_are_valid_recipes(page: str, words: list[str]) -> None:
-    name, *settings = words
+    _, _, (name, *settings) = take_launcher(words)
     changes = parse_assignments(settings)
     assert changes.pop("out"), f"{page}: a run needs a folder"
     change(find_recipe(name), changes)

@@ -14,7 +14,7 @@ from vitrail.training.loop.planning import Plan, make_plan
 from vitrail.training.runs.changed_recipe import refuse_additions
 from vitrail.training.runs.report import summarize
 from vitrail.training.runs.run_folder import RunFolder
-from vitrail.training.start import INTERRUPTED, train_here
+from vitrail.training.start import INTERRUPTED, PREEMPTED, train_here
 
 AnyPath = str | os.PathLike[str]
 
@@ -59,7 +59,7 @@ def train(recipe: AnyPath | Recipe | None = None, *, data: AnyPath | None = None
         if not folder.has_progress:
             check_runs(found)
     code = train_here(found, folder, again=None, is_changing=recipe is None, is_told=False)
-    if code == INTERRUPTED:
+    if code in (INTERRUPTED, PREEMPTED):
         raise KeyboardInterrupt(f"stopped and saved: the same call goes on with {folder.path}")
     if code != 0:
         raise ValueError(f"the processes of the run ended with code {code}; what they said is above")

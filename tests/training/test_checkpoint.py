@@ -20,6 +20,7 @@ from vitrail.storage import write_whole
 from vitrail.training.loop.ema import MovingAverage
 from vitrail.training.parallel.distributed import World
 from vitrail.training.runs.checkpoint import CheckpointError, Checkpoints, is_whole, load_checkpoint
+from vitrail.training.runs.checkpoint_writer import CheckpointWriter
 from vitrail.training.runs.divided_checkpoint import COMMON_FILE, part_file, sizes_of
 
 
@@ -331,7 +332,8 @@ def test_files_and_folders_of_parts_take_each_others_place(tmp_path: Path) -> No
 def test_one_process_writes_a_folder_alone_and_another_kind_of_best_goes(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path, keep_last=1)
     checkpoints.save(state_of(1), step=1, is_best=True)
-    checkpoints.save_divided(state_of(2), step=2, is_best=True, world=World())
+    with CheckpointWriter(checkpoints) as writer:
+        writer.save_divided(state_of(2), step=2, is_best=True, world=World())
     assert sorted(path.name for path in tmp_path.iterdir()) == ["best.parts", "step_000000002.parts"]
     newest = checkpoints.newest()
     assert newest is not None
@@ -339,7 +341,7 @@ def test_one_process_writes_a_folder_alone_and_another_kind_of_best_goes(tmp_pat
 
 
 @pytest.mark.parametrize("failing", ["folder", "part 0", "part 1", "common"])
-def test_a_full_disk_of_one_process_is_told_by_all_and_nobody_waits(
+def test_a_full_disk_of_one_process_is_told_and_nobody_waits(
     tmp_path: Path, failing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkpoints = Checkpoints(tmp_path, keep_last=1)
@@ -360,9 +362,13 @@ def test_a_full_disk_of_one_process_is_told_by_all_and_nobody_waits(
 
     def save_in(world: World) -> str:
         # In place of what a process's part holds, which would need divided tensors.
-        with pytest.raises(CheckpointError) as caught:
-            checkpoints.save_divided({"rank": world.rank}, step=2, is_best=False, world=world)
-        return str(caught.value)
+        writer = CheckpointWriter(checkpoints)
+        try:
+            writer.save_divided({"rank": world.rank}, step=2, is_best=False, world=world)
+            writer.wait()
+        except CheckpointError as error:
+            return str(error)
+        return ""
 
     def take_apart(state: dict[str, Any], parts: dict[str, Any]) -> dict[str, Any]:
         parts.update(state)
@@ -374,17 +380,53 @@ def test_a_full_disk_of_one_process_is_told_by_all_and_nobody_waits(
     messages = run_worlds(2, save_in)
     full_rank = 1 if failing == "part 1" else 0
     assert "No space left on device" in messages[full_rank]
-    assert "another process could not write its part" in messages[1 - full_rank]
-    assert all("the checkpoint of step 1 is kept" in message for message in messages)
+    said = {"folder": "the main process could not begin it", "part 1": "another process could not write its part"}
+    assert said.get(failing, "") in messages[1 - full_rank]
+    assert all("the checkpoint of step 1 is kept" in message for message in messages if message)
     assert checkpoints.newest() == kept
+
+
+def save_together(checkpoints: Checkpoints, world: World) -> None:
+    with CheckpointWriter(checkpoints) as writer:
+        writer.save_divided(state_of(3), step=3, is_best=True, world=world)
 
 
 def test_two_processes_write_a_folder_together(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path)
     for _ in range(2):  # the same step may be saved again
-        run_worlds(2, lambda world: checkpoints.save_divided(state_of(3), step=3, is_best=True, world=world))
+        run_worlds(2, lambda world: save_together(checkpoints, world))
     assert names_in(tmp_path) == ["best.parts", "step_000000003.parts"]
     assert names_in(tmp_path / "step_000000003.parts") == [COMMON_FILE, part_file(0), part_file(1)]
     newest = checkpoints.newest()
     assert newest is not None
     assert_same(load_checkpoint(newest), state_of(3))
+
+
+def read_share(path: Path) -> float:
+    """The part of a mapped file that has been read into this process, of all its mappings."""
+    size = resident = 0
+    lines = Path("/proc/self/smaps").read_text().splitlines()
+    for place, line in enumerate(lines):
+        if line.endswith(str(path)):
+            size += int(lines[place + 1].split()[1])
+            resident += next(int(entry.split()[1]) for entry in lines[place + 1 :] if entry.startswith("Rss:"))
+    return resident / size if size else 0.0
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="needs Linux, which tells what of a file was read")
+def test_a_process_reads_its_rows_alone_of_a_checkpoint_in_parts(tmp_path: Path) -> None:
+    rows = torch.arange(4 * 1024.0)[:, None].expand(-1, 1024)  # 4 MB a part
+    folder = tmp_path / "step_000000001.parts"
+    folder.mkdir()
+    for rank in range(4):
+        torch.save({"weights": rows[1024 * rank : 1024 * (rank + 1)].clone()}, folder / part_file(rank))
+    torch.save({"state": {"weights": {"divided tensor": "weights"}}, "parts": sizes_of(folder)}, folder / COMMON_FILE)
+    state = load_checkpoint(folder, is_divided=True)
+    assert [read_share(folder / part_file(rank)) < 0.1 for rank in range(4)] == [True] * 4
+    own = state["weights"].rows(1024, 2048)
+    assert torch.equal(own, rows[1024:2048])
+    shares = [read_share(folder / part_file(rank)) for rank in range(4)]
+    assert shares[1] > 0.9
+    assert max(shares[0], *shares[2:]) < 0.1
+    assert torch.equal(state["weights"].rows(1000, 1030), rows[1000:1030])
+    assert torch.equal(load_checkpoint(folder)["weights"], rows)

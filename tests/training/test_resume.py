@@ -9,6 +9,7 @@ from tiny_runs import finish, run_in, run_two, start, wait_for_step
 from warm import WarmProcess
 
 import vitrail
+from vitrail.training.runs.checkpoint import Checkpoints
 from vitrail.training.runs.run_folder import RunFolder
 
 
@@ -48,12 +49,19 @@ def test_two_processes_give_the_losses_of_one_and_a_run_may_change_their_number(
     assert numbers(two, "top1") == pytest.approx(numbers(one, "top1"), abs=1e-9)
     assert set(numbers(two, "count").values()) == {25}
 
+
+def test_machines_come_and_go(tmp_path: Path) -> None:
+    words = ("data=shapes:size=16,count=48,val=25", "epochs=12")
     stopped = tmp_path / "stopped"
-    process = start(stopped, *words, "epochs=6", "run.save_minutes=0.0001", devices=2)
-    wait_for_step(process, stopped, 3)
-    process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=60)
-    finish(start(stopped, *words, "epochs=6"))
-    whole = run_in(tmp_path / "whole", *words, "epochs=6")
+    for step, devices, sharding in ((2, 2, "full"), (8, 2, "full"), (14, 1, "none")):
+        further = ("run.save_minutes=0.0001", f"run.sharding={sharding}")
+        process = start(stopped, *words, *further, devices=devices)
+        wait_for_step(process, stopped, step)
+        process.send_signal(signal.SIGTERM)
+        said = process.communicate(timeout=120)[0]
+        assert process.returncode == 85, said
+    assert Checkpoints(stopped / "checkpoints").steps()[-1] < 36
+    run_two(stopped, *words)
+    whole = run_in(tmp_path / "whole", *words)
     resumed, straight = (vitrail.load_model(run.model).state_dict() for run in (RunFolder(stopped), whole))
     assert all(torch.allclose(resumed[name], straight[name], atol=1e-4) for name in straight)

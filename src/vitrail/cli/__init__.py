@@ -29,6 +29,7 @@ from vitrail.cli import (
     recipes,
     retrieve,
     serve,
+    shards,
     train,
     translate,
 )
@@ -57,6 +58,7 @@ VERBS = {
     "export": export,
     "benchmark": benchmark,
     "serve": serve,
+    "shards": shards,
 }
 
 _TRUST = "--trust"

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from vitrail.settings.launching import SlurmSettings
     from vitrail.settings.recipe import Recipe
     from vitrail.training.runs.run_folder import RunFolder
 
@@ -24,7 +25,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "settings",
         nargs="*",
         metavar="key=value",
-        help="data=SPEC, out=FOLDER, and any setting of the recipe, such as epochs=30 lr=5e-4 optimizer.clip=1",
+        help="data=SPEC, out=FOLDER, and any setting of the recipe, such as epochs=30 lr=5e-4 optimizer.clip=1; "
+        "launcher=slurm submits a job, by slurm.partition=NAME slurm.minutes=1440 and their like",
     )
 
 
@@ -35,14 +37,36 @@ def run(arguments: argparse.Namespace) -> int:
 
 def begin(arguments: argparse.Namespace, *, verb: str) -> int:
     """Train by the arguments of a verb; `pretrain` takes recipes that need no labels."""
+    from vitrail.settings.launching import take_launcher
+
+    launcher, job, words = take_launcher([arguments.recipe, *arguments.settings])
+    arguments.recipe, arguments.settings = (words[0], words[1:]) if words else ("", [])
     recipe, folder = _read(arguments)
     if verb == "pretrain" and recipe.needs_labels:
         raise ValueError(f"the recipe {recipe.name} learns from labels: start it with vitrail train")
 
+    again = [verb, arguments.recipe, *arguments.settings, *(["--trust"] if arguments.trust else [])]
+    if launcher != "here":
+        return _submit(again, recipe, folder, launcher=launcher, job=job)
+
     from vitrail.training.start import train_here
 
-    again = [verb, arguments.recipe, *arguments.settings, *(["--trust"] if arguments.trust else [])]
     return train_here(recipe, folder, again=again, is_changing="=" in arguments.recipe)
+
+
+def _submit(again: list[str], recipe: "Recipe", folder: "RunFolder", *, launcher: str, job: "SlurmSettings") -> int:
+    """Hand the command to a scheduler, and say how the job is followed and ended."""
+    from vitrail.training.parallel.scheduled import submit
+
+    if any(word.partition("=")[2].startswith("+") for word in again):
+        raise ValueError("a job may be started several times, and would add epochs=+N each time: give epochs=N")
+    submitted = submit(again, out=folder.path, launcher=launcher, job=job, run=recipe.run)
+    print(f"job {submitted.job_id} trains into {folder.path}; what it says: {submitted.paths.stdout}")
+    if launcher == "slurm":
+        print(f"squeue --job {submitted.job_id} shows it, scancel {submitted.job_id} ends it")
+        return 0
+    submitted.wait()
+    return 0 if submitted.state == "FINISHED" else 1
 
 
 def _read(arguments: argparse.Namespace) -> "tuple[Recipe, RunFolder]":

@@ -1,7 +1,7 @@
 """What the parts of this room hand to each other: labels, data sets, sources, and the batches that leave it."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal, NamedTuple, Protocol, TypeVar
@@ -16,6 +16,10 @@ Labels = Literal["required", "optional", "ignored"]
 Faults = Literal["refused", "noted"]
 Same = TypeVar("Same", bound="Batch")
 NO_LABEL = -1  # the target of an image that has none: evaluations skip it, and no loss takes it for a class
+
+
+class SourceFailedError(ValueError):
+    """Data that can't be gone on with, such as a store that does not answer: a run stops, and leaves nothing out."""
 
 
 class Batch(Protocol):
@@ -117,6 +121,9 @@ class Dataset(ABC):
     @abstractmethod
     def read(self, index: int) -> bytes | np.ndarray:
         """The sample as it is stored: an encoded file, or uint8 pixels [height, width] or [height, width, 3]."""
+
+    def expect(self, indices: Sequence[int]) -> None:  # noqa: B027 most have nothing to prepare
+        """Hear which samples are read next, so that what lies far away can be fetched meanwhile and together."""
 
     @abstractmethod
     def locate(self, index: int) -> str:

@@ -13,6 +13,7 @@ from typing import get_args
 from vitrail.data.checks import check_choice
 from vitrail.data.contract import Dataset, Faults, Labels, Note, Source
 from vitrail.data.exclusion import leave_out
+from vitrail.data.remote.addresses import check_address, is_address
 from vitrail.data.sources.folder import open_folder
 from vitrail.data.sources.grouping import GroupedSource, split_grouping
 from vitrail.data.sources.manifest import open_manifest
@@ -49,8 +50,9 @@ def open_source(
     """The data of that name or place, with all its splits.
 
     `spec` is one of: a folder of class folders; a manifest (.csv, .tsv, .parquet); `NAME` or `NAME:ROOT` for a named
-    set such as cifar100; `hf://...`; `shards:PATTERN`; `fashion`; `shapes` or `shapes:size=64,count=1000`. A name in
-    this table goes before a folder that is called the same, and a note says so: write `./NAME` for the folder.
+    set such as cifar100; `hf://...`; `shards:PATTERN`; an address (s3://, gs://, https://) of a folder or a
+    manifest; `fashion`; `shapes` or `shapes:size=64,count=1000`. A name in this table goes before a folder that is
+    called the same, and a note says so: write `./NAME` for the folder.
     `module:function` of one's own returns a `Source`, or a list of data sets, one a split. `,coarse=FILE` behind any of
     them adds the level `coarse`: FILE says the coarse class of each class.
 
@@ -73,6 +75,8 @@ def _open(spec: str | Path, opening: Opening) -> Source:
     if isinstance(spec, str):
         if not spec.strip():
             raise ValueError("the data is named by an empty text: give a folder, a manifest or the name of a data set")
+        if is_address(spec):
+            return _open_address(spec, opening)
         name, _, rest = spec.partition(":")
         if name in KINDS:
             return _open_kind(name, rest, opening, has_folder=not rest and os.path.isdir(name))
@@ -206,6 +210,25 @@ def _open_path(path: Path, opening: Opening) -> Source:
     )
 
 
+def _open_address(spec: str, opening: Opening) -> Source:
+    """A manifest or a folder of class folders at an address."""
+    from vitrail.data.sources.remote_sources import open_remote_folder, open_remote_manifest
+
+    address = check_address(spec)
+    suffix = os.path.splitext(address)[1].lower()
+    if suffix in MANIFEST_EXTENSIONS:
+        return open_remote_manifest(
+            address,
+            val_share=opening.val_share,
+            seed=opening.seed,
+            needs_labels=opening.labels == "required",
+            faults=opening.faults,
+        )
+    if suffix == ".tar":
+        raise ValueError(f"{address} is an archive: write shards:{address} if it holds WebDataset samples")
+    return open_remote_folder(address, val_share=opening.val_share, seed=opening.seed, labels=opening.labels)
+
+
 def _mode(path: Path) -> int | None:
     """The kind of file at a path; None if there is none."""
     try:
@@ -259,7 +282,7 @@ def _open_shards(name: str, rest: str, opening: Opening) -> Source:
 
     if not rest:
         raise ValueError("shards need the pattern of their files: shards:/path/train-{000..127}.tar")
-    return open_shards(rest, val_share=opening.val_share, seed=opening.seed)
+    return open_shards(rest, val_share=opening.val_share, seed=opening.seed, labels=opening.labels)
 
 
 def _open_fashion(name: str, rest: str, opening: Opening) -> Source:

@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
-from vitrail.data.contract import Dataset, ImageBatch, Sample
+from vitrail.data.contract import Dataset, ImageBatch, Sample, SourceFailedError
 from vitrail.data.decode import BrokenImageError, take_library_lines
 from vitrail.data.draws import Draws
 from vitrail.data.quarantine import Problem, Quarantine
@@ -151,6 +151,13 @@ class _BatchMaker(TorchDataset):
         self.seed, self.is_training, self.num_repeats = sampler.seed, sampler.is_training, sampler.num_repeats
 
     def __getitems__(self, samples: Sequence[Sample]) -> _Parcel | _Failure:
+        try:
+            self.dataset.expect([sample.index for sample in samples])
+            return self._make_batch(samples)
+        except SourceFailedError as error:  # no sample's fault: nothing takes its place
+            return _Failure(str(error))
+
+    def _make_batch(self, samples: Sequence[Sample]) -> _Parcel | _Failure:
         problems: list[Problem] = []
         remarks: list[str] = []
         indices: list[int] = []

@@ -97,6 +97,10 @@ class Subset(Dataset):
         """The sample as the other data set stores it."""
         return self.dataset.read(int(self.indices[index]))
 
+    def expect(self, indices: Sequence[int]) -> None:
+        """Tell the other data set."""
+        self.dataset.expect([int(self.indices[index]) for index in indices])
+
     def locate(self, index: int) -> str:
         """Where the other data set has the sample."""
         return self.dataset.locate(int(self.indices[index]))
@@ -116,6 +120,10 @@ class Relabelled(Dataset):
     def read(self, index: int) -> bytes | np.ndarray:
         """The sample as the other data set stores it."""
         return self.dataset.read(index)
+
+    def expect(self, indices: Sequence[int]) -> None:
+        """Tell the other data set."""
+        self.dataset.expect(indices)
 
     def locate(self, index: int) -> str:
         """Where the other data set has the sample."""

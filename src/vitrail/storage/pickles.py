@@ -20,13 +20,16 @@ _FREE_BYTES = 1 << 20
 _BROKEN_ARCHIVE = (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError)
 
 
-def read_pickle(path: Path, *, label: str) -> Any:
-    """What torch.save wrote: tensors, plain containers and, as official files have one, a command line's Namespace."""
+def read_pickle(path: Path, *, label: str, is_mapped: bool = False) -> Any:
+    """What torch.save wrote: tensors, plain containers and, as official files have one, a command line's Namespace.
+
+    With `is_mapped` tensors are the file's memory: what is never looked at is never read.
+    """
     check_unfolded(path, label=label)
     try:
         with warnings.catch_warnings(), torch.serialization.safe_globals([argparse.Namespace]):
             warnings.simplefilter("ignore")  # about pickles that it refuses in the next moment
-            content = torch.load(path, map_location="cpu", weights_only=True)
+            content = torch.load(path, map_location="cpu", weights_only=True, mmap=is_mapped or None)
     except pickle.UnpicklingError as error:
         unsafe = re.search(r"GLOBAL ([\w.]+)|Unsupported operand", str(error))
         if unsafe is None:

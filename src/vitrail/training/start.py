@@ -16,7 +16,7 @@ from vitrail.settings.text import write_yaml
 from vitrail.training.loop.interruption import Interrupted
 from vitrail.training.loop.stages import train
 from vitrail.training.parallel.distributed import joined_world
-from vitrail.training.parallel.launch import is_launched, launch
+from vitrail.training.parallel.launch import PREEMPTED, is_launched, launch
 from vitrail.training.runs.checkpoint import CheckpointError
 from vitrail.training.runs.progress import Progress
 from vitrail.training.runs.report import summarize, write_report
@@ -74,8 +74,8 @@ def _train(recipe: Recipe, folder: RunFolder, *, is_changing: bool, is_told: boo
             try:
                 with progress.showing_warnings():
                     train(recipe, folder, world=world, device=device, progress=progress)
-            except Interrupted:
-                return INTERRUPTED
+            except Interrupted as stop:
+                return PREEMPTED if stop.is_terminated else INTERRUPTED
             return 0
         with _telling_of_the_disk(folder), progress.showing_warnings(), _leaving_no_empty(folder), folder.locked():
             if is_changing:
@@ -84,9 +84,9 @@ def _train(recipe: Recipe, folder: RunFolder, *, is_changing: bool, is_told: boo
             with folder.logging_to_file():
                 try:
                     train(recipe, folder, world=world, device=device, progress=progress)
-                except Interrupted:
+                except Interrupted as stop:
                     progress.say(f"stopped and saved; to go on: vitrail train out={folder.path}")
-                    return INTERRUPTED
+                    return PREEMPTED if stop.is_terminated else INTERRUPTED
                 finally:
                     if folder.metrics_file.is_file() and folder.is_present:
                         report = _attempt("the report", lambda: f"report: {write_report(folder.path)}")

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from vitrail.data.contract import Labels, Level, Note, Source
+from vitrail.data.contract import Dataset, Labels, Level, Note, Source
+from vitrail.data.remote.remote_images import RemoteFolder
 from vitrail.data.sources.class_names import note_alike, note_missing
 from vitrail.data.sources.marked_folders import refuse_marked
 from vitrail.data.splits import SPLITS, canonical, complete, in_order
@@ -37,7 +38,9 @@ EXTENSIONS = (
 IGNORED = frozenset({"__macosx", "thumbs.db", "desktop.ini", "@eadir"})
 
 
-def open_folder(root: Path, *, name: str, val_share: float = 0.1, seed: int = 0, labels: Labels = "required") -> Source:
+def open_folder(
+    root: Path | RemoteFolder, *, name: str, val_share: float = 0.1, seed: int = 0, labels: Labels = "required"
+) -> Source:
     """The images below a folder: one class per folder, and images at any depth inside it.
 
     Classes are one list for all splits: the names of the folders that hold images in any split, in plain string order
@@ -74,13 +77,13 @@ def open_folder(root: Path, *, name: str, val_share: float = 0.1, seed: int = 0,
     return _assemble(root, name, found, folders=folders, notes=notes, val_share=val_share, seed=seed)
 
 
-def _has_classes(root: Path, top: "_Listing", folders: Mapping[str, str]) -> bool:
+def _has_classes(root: Path | RemoteFolder, top: "_Listing", folders: Mapping[str, str]) -> bool:
     """Whether there is a folder that a class may be, in the data folder or in one of a split."""
     return any(_list(root / folder).folders for folder in folders.values()) if folders else bool(top.folders)
 
 
 def _open_unlabelled(
-    root: Path, name: str, top: "_Listing", *, folders: Mapping[str, str], val_share: float, seed: int
+    root: Path | RemoteFolder, name: str, top: "_Listing", *, folders: Mapping[str, str], val_share: float, seed: int
 ) -> Source:
     """All images of each split, at any depth, without labels."""
     notes: list[Note] = []
@@ -115,13 +118,21 @@ class _Class:
     has_folders: bool
 
 
-def _list(folder: Path) -> _Listing:
-    folders, images, others = [], [], []
+def _list(folder: Path | RemoteFolder) -> _Listing:
+    folders: list[str] = []
+    images: list[str] = []
+    others: list[str] = []
+    if isinstance(folder, RemoteFolder):
+        inner, names = folder.names()
+        folders = [name for name in inner if not _is_ignored(name)]
+        for name in (name for name in names if not _is_ignored(name)):
+            (images if name.lower().endswith(EXTENSIONS) else others).append(name)
+        return _Listing(sorted(folders), sorted(images), sorted(others))
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
                 name = entry.name
-                if name.startswith(".") or name.lower() in IGNORED:
+                if _is_ignored(name):
                     continue
                 if _is_folder(entry):
                     folders.append(name)
@@ -136,6 +147,10 @@ def _list(folder: Path) -> _Listing:
     except OSError as error:
         raise ValueError(f"cannot read the folder {printable(str(folder))}: {error.strerror}") from None
     return _Listing(sorted(folders), sorted(images), sorted(others))
+
+
+def _is_ignored(name: str) -> bool:
+    return name.startswith(".") or name.lower() in IGNORED
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
@@ -158,7 +173,7 @@ def _is_file(entry: os.DirEntry[str]) -> bool:
         return True
 
 
-def _split_folders(root: Path, top: _Listing) -> dict[str, str]:
+def _split_folders(root: Path | RemoteFolder, top: _Listing) -> dict[str, str]:
     """Split -> its folder; empty where the folders are classes.
 
     A class may be called "train" (there are cars, ships and trains): beside folders of other names, the names of splits
@@ -176,7 +191,7 @@ def _split_folders(root: Path, top: _Listing) -> dict[str, str]:
     return {split: folders[0] for split, folders in alike.items() if folders}
 
 
-def _read_classes(root: Path, prefix: str, listing: _Listing, *, notes: list[Note]) -> dict[str, _Class]:
+def _read_classes(root: Path | RemoteFolder, prefix: str, listing: _Listing, *, notes: list[Note]) -> dict[str, _Class]:
     """Every class folder of one split; `prefix` is the path of the split below the root."""
     if not listing.folders:
         where = printable(str(root / prefix))
@@ -190,7 +205,7 @@ def _read_classes(root: Path, prefix: str, listing: _Listing, *, notes: list[Not
     return {folder: _read_class(root, prefix + folder, outside=outside, notes=notes) for folder in listing.folders}
 
 
-def _read_class(root: Path, start: str, *, outside: set[tuple[int, int]], notes: list[Note]) -> _Class:
+def _read_class(root: Path | RemoteFolder, start: str, *, outside: set[tuple[int, int]], notes: list[Note]) -> _Class:
     """The images of one class folder and of the folders in it.
 
     `outside` identifies folders that contain this one: a link to them is a loop.
@@ -219,7 +234,9 @@ def _read_class(root: Path, start: str, *, outside: set[tuple[int, int]], notes:
     return _Class(sorted(images), has_folders)
 
 
-def _identity(folder: Path) -> tuple[int, int]:
+def _identity(folder: Path | RemoteFolder) -> tuple[int, int]:
+    if isinstance(folder, RemoteFolder):  # of which each has one name
+        return -1, hash(str(folder))
     try:
         status = os.stat(folder)
     except OSError as error:
@@ -228,7 +245,7 @@ def _identity(folder: Path) -> tuple[int, int]:
 
 
 def _assemble(
-    root: Path,
+    root: Path | RemoteFolder,
     name: str,
     found: Mapping[str, Mapping[str, _Class]],
     *,
@@ -273,12 +290,15 @@ def _assemble(
     if is_labelled and len(classes) == 1:
         notes.append(_note_single(classes[0], found))
     notes += split_notes
-    datasets = []
+    datasets: list[Dataset] = []
     for split in in_order(all_splits.tolist()):
         chosen = np.flatnonzero(all_splits == split)
         levels = {"label": Level(classes=shown, labels=all_labels[chosen])} if is_labelled else {}
         files = [paths[place] for place in chosen]
-        datasets.append(FileDataset(name=name, split=split, root=root, paths=files, levels=levels))
+        if isinstance(root, RemoteFolder):
+            datasets.append(root.images(name=name, split=split, paths=files, levels=levels))
+        else:
+            datasets.append(FileDataset(name=name, split=split, root=root, paths=files, levels=levels))
     return OpenedSource(datasets, notes=notes)
 
 

@@ -13,7 +13,10 @@ import numpy as np
 
 from vitrail.data.contract import Dataset, Faults, Level, Note, Source
 from vitrail.data.regular_files import check_file_size
+from vitrail.data.remote.addresses import is_address
+from vitrail.data.remote.remote_images import RemoteImages
 from vitrail.data.sources.class_names import note_classes, ordered
+from vitrail.data.sources.manifest_addresses import join_all, look_for_some_remote
 from vitrail.data.sources.manifest_labels import (
     SEVERAL_NAMES,
     RowLabels,
@@ -60,6 +63,7 @@ def open_manifest(
     levels: Sequence[str] | None = None,
     needs_labels: bool = True,
     faults: Faults = "refused",
+    base: str | None = None,
 ) -> Source:
     """The images that a CSV or Parquet file lists, in its order.
 
@@ -73,6 +77,8 @@ def open_manifest(
     An image may have several labels, or none: in a column `labels` with | or ; between them, in several rows, or in a
     column of 0 and 1 for each class (see `manifest_labels`). Rows that are faulty are an error that says how many there
     are, or with faults="noted" are left out, with a note for each.
+
+    With `base`, the address of the folder that the manifest comes from, paths start there and none is of this disk.
     """
     try:
         if not path.is_file():
@@ -92,10 +98,14 @@ def open_manifest(
     rows = np.arange(len(table.places))  # of the table, that samples are made of
     found = _read_labels(table, columns)
     paths: list[str] = []
+    is_remote = False  # whether the images are objects at addresses
     names = [str(row) for row in sound]  # what the automatic split goes by
     if columns.path is not None:
         paths = _with_slashes(table.columns[columns.path])
-        notes += _look_for_some(path, paths, faults=faults)
+        is_remote = base is not None or is_address(paths[0])
+        if is_remote:
+            paths = join_all(paths, base=base, manifest=path)
+        notes += look_for_some_remote(paths, faults) if is_remote else _look_for_some(path, paths, faults=faults)
         names = _below_shared_folder(paths)
         joined = None
         if found is not None:
@@ -136,6 +146,9 @@ def open_manifest(
             )
         else:
             files = [paths[row] for row in rows[own]]
+            if is_remote:
+                datasets.append(RemoteImages(name=name, split=split, addresses=files, marks=None, levels=chosen))
+                continue
             datasets.append(FileDataset(name=name, split=split, root=path.parent, paths=files, levels=chosen))
     return OpenedSource(datasets, notes=notes + split_notes)
 

@@ -4,12 +4,13 @@ import glob
 import itertools
 import os
 import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from vitrail.data.splits import canonical
 
 INDEX_SUFFIX = ".index"
-_SPLIT = "{split}"
+SPLIT = "{split}"
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 _MAX_RANGE = 1_000_000
@@ -21,11 +22,11 @@ def find_shards(pattern: str) -> dict[str, list[Path]]:
     Braces must be matched by every file they stand for; `*`, `?` and `[...]` by at least one.
     """
     pattern = str(Path(pattern).expanduser())
-    if _SPLIT not in pattern:
+    if SPLIT not in pattern:
         return {"train": _expand(pattern, pattern)}
     found: dict[str, list[Path]] = {}
     for name in _split_names(pattern):
-        found.setdefault(canonical(name), []).extend(_expand(pattern.replace(_SPLIT, name), pattern))
+        found.setdefault(canonical(name), []).extend(_expand(pattern.replace(SPLIT, name), pattern))
     if not found:
         raise ValueError(f"no files match {pattern}: {{split}} stands for train, val, test ...")
     return found
@@ -33,11 +34,17 @@ def find_shards(pattern: str) -> dict[str, list[Path]]:
 
 def _split_names(pattern: str) -> list[str]:
     """What `{split}` stands for in the files that there are."""
-    before, _, after = pattern.partition(_SPLIT)
-    wide = [_BRACES.sub("*", part) for part in (before, after.replace(_SPLIT, "*"))]
+    before, _, after = pattern.partition(SPLIT)
+    wide = _BRACES.sub("*", before) + "*" + _BRACES.sub("*", after.replace(SPLIT, "*"))
+    return match_splits(pattern, _glob(wide))
+
+
+def match_splits(pattern: str, names: Iterable[str]) -> list[str]:
+    """What `{split}` stands for in those names."""
+    before, _, after = pattern.partition(SPLIT)
+    wide = [_BRACES.sub("*", part) for part in (before, after.replace(SPLIT, "*"))]
     expression = re.compile(f"{_as_expression(wide[0])}([^/]+?){_as_expression(wide[1])}", re.DOTALL)
-    matches = (expression.fullmatch(path) for path in _glob("*".join(wide)))
-    return sorted({match[1] for match in matches if match})
+    return sorted({match[1] for match in map(expression.fullmatch, names) if match})
 
 
 def _as_expression(pattern: str) -> str:
@@ -52,13 +59,10 @@ def _as_expression(pattern: str) -> str:
 
 def _expand(pattern: str, original: str) -> list[Path]:
     """The files of one split."""
-    pieces = _BRACES.split(pattern)  # text and the contents of braces in turn
-    choices = [_choices(piece, original) if place % 2 else [piece] for place, piece in enumerate(pieces)]
     paths: list[Path] = []
     missing: list[str] = []
     num_names = 0
-    for parts in itertools.product(*choices):
-        name = "".join(parts)
+    for name in expand_braces(pattern, original):
         num_names += 1
         matches = _glob(name) if glob.has_magic(name) else [name] * os.path.isfile(name)
         paths += map(Path, matches)
@@ -72,6 +76,13 @@ def _expand(pattern: str, original: str) -> list[Path]:
             f"the first is {missing[0]}{_why(missing[0])}"
         )
     return list(dict.fromkeys(paths))
+
+
+def expand_braces(pattern: str, original: str) -> Iterator[str]:
+    """The names that a pattern with braces stands for, in order; `original` is what a person wrote."""
+    pieces = _BRACES.split(pattern)  # text and the contents of braces in turn
+    choices = [_choices(piece, original) if place % 2 else [piece] for place, piece in enumerate(pieces)]
+    return map("".join, itertools.product(*choices))
 
 
 def _why(name: str) -> str:

@@ -3,25 +3,27 @@
 The files of a sample share their path up to the first dot of the base name: `0001.jpg` with `0001.cls` (a class number
 or name) or `0001.json` (a dictionary with `label`, `cls` or `class`; its other texts and integers are further levels).
 Other files, such as captions in `.txt`, are passed over. Every shard is indexed once and then read directly: a data set
-has its exact length, samples can be taken in any order, and a process opens only the shards that it needs.
+has its exact length, samples can be taken in any order, and a process opens only the shards that it needs. They lie on
+this disk or at addresses (s3://, gs://, https://), where nothing else about them is different.
 """
 
 import functools
 import itertools
-import os
+import zlib
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 
-from vitrail.data.contract import Dataset, Level, Note, Source
+from vitrail.data.contract import Dataset, Labels, Level, Note, Source
 from vitrail.data.regular_files import check_file_size
+from vitrail.data.remote.patience import changed
 from vitrail.data.sources.class_names import note_classes, ordered
-from vitrail.data.sources.shard_index import LabelValue, ShardIndex, index_shard
-from vitrail.data.sources.shard_patterns import find_shards
+from vitrail.data.sources.remote_patterns import find_all_shards
+from vitrail.data.sources.shard_index import LabelValue, ShardIndex
+from vitrail.data.sources.shard_places import RemoteShard, Shard, ShardReader, folder_above, index_all, join_place
 from vitrail.data.splits import complete
 from vitrail.data.stored import OpenedSource, PackedStrings, printable
-from vitrail.storage import read_json
+from vitrail.storage import parse_json
 
 _MAX_OPEN_SHARDS = 128  # of one process
 _CLASS_LISTS = ("classes.txt", "classes.json")
@@ -35,17 +37,19 @@ class ShardDataset(Dataset):
         *,
         name: str,
         split: str,
-        shards: Sequence[Path],
+        shards: Sequence[Shard],
         groups: np.ndarray,
         offsets: np.ndarray,
         sizes: np.ndarray,
         names: Sequence[str],
         levels: Mapping[str, Level],
+        sums: np.ndarray | None = None,
     ) -> None:
         self.name, self.split, self.levels = name, split, levels
-        self.shards = tuple(str(path.absolute()) for path in shards)
+        self.shards = tuple(shards)
         self.groups: np.ndarray = groups  # a sampler that keeps them together reads faster
         self._offsets, self._sizes = offsets, sizes
+        self._sums = sums  # a CRC-32 of each image, -1 where none is known
         self._names = PackedStrings(names)
 
     def __len__(self) -> int:
@@ -55,44 +59,66 @@ class ShardDataset(Dataset):
         """The image's file."""
         offset, size = int(self._offsets[index]), int(self._sizes[index])
         check_file_size(size)
-        data = _open_file(self.shards[self.groups[index]]).read(size, offset)
+        shard = self.shards[self.groups[index]]
+        data = _open_shard(shard).read(size, offset)
         if len(data) < size:
             raise OSError(
                 f"the shard ends within this member: {len(data)} of {size} bytes; it was changed or cut short"
             )
+        # A disk is trusted, as with any file: there the sum would take longer than the reading.
+        wanted = -1 if self._sums is None or not isinstance(shard, RemoteShard) else int(self._sums[index])
+        if wanted >= 0 and zlib.crc32(data) != wanted:
+            raise changed(shard.place)
         return data
+
+    def expect(self, indices: Sequence[int]) -> None:
+        """Have the members fetched, where their shards lie far away."""
+        for index in indices:
+            shard = self.shards[self.groups[index]]
+            if isinstance(shard, RemoteShard):
+                _open_shard(shard).expect(int(self._sizes[index]), int(self._offsets[index]))
 
     def locate(self, index: int) -> str:
         """The shard and the member."""
-        return printable(f"{self.shards[self.groups[index]]}!{self._names[index]}")
+        return printable(f"{self.shards[self.groups[index]].place}!{self._names[index]}")
 
 
-def open_shards(pattern: str, *, val_share: float = 0.1, seed: int = 0) -> Source:
+def open_shards(pattern: str, *, val_share: float = 0.1, seed: int = 0, labels: Labels = "required") -> Source:
     """The tar files of a pattern: `/data/train-{000..127}.tar`, `/data/{a,b}.tar`, `/data/*.tar` or `{split}-*.tar`.
+
+    It may be one of addresses, `s3://bucket/train-{000..127}.tar`, or name the list `shards.json` that was written with
+    the shards. Where labels are not required, shards in which no image has one are opened without levels.
 
     Without `{split}`, or without a val, a `val_share` of train is set aside, decided by `seed`. The classes are the
     labels that occur, in numerical order if they are integers; or the names in `classes.txt` (one a line) or
     `classes.json` (a list) beside the shards, or beside their folders where they lie in several: integers then count
     from 0 in that list. The index of each shard is kept beside it (`NAME.tar.index`) where the folder may be written.
     """
-    found = find_shards(pattern)
-    shards = [path for paths in found.values() for path in paths]
-    indexes = [index_shard(path) for path in shards]
-    _open_file.cache_clear()  # a shard may have been replaced since it was opened
+    found = find_all_shards(pattern)
+    shards = [shard for inner in found.values() for shard in inner]
+    indexes = index_all(shards)
+    _open_shard.cache_clear()  # a shard may have been replaced since it was opened
     is_labelled = [value is not None for index in indexes for value in index.labels["label"]]
-    kept = np.flatnonzero(is_labelled)
-    if not len(kept):
+    has_labels = any(is_labelled)
+    if not has_labels and (labels == "required" or not is_labelled):
         raise ValueError(f"{pattern}: no sample has both an image and a label, as NAME.cls or in NAME.json")
+    if not has_labels:
+        is_labelled = [True] * len(is_labelled)
+    kept = np.flatnonzero(is_labelled)
     groups = np.repeat(np.arange(len(shards)), [len(index.names) for index in indexes])[kept]
-    splits = np.array([split for split, paths in found.items() for _ in paths])[groups]
+    splits = np.array([split for split, inner in found.items() for _ in inner])[groups]
     offsets = np.array([offset for index in indexes for offset in index.offsets], dtype=np.int64)[kept]
     sizes = np.array([size for index in indexes for size in index.sizes], dtype=np.int64)[kept]
     names = list(itertools.compress((name for index in indexes for name in index.names), is_labelled))
-    levels, notes = _levels(indexes, is_labelled, shards)
-    notes += note_classes(levels["label"], splits)
+    sums = np.array([value for index in indexes for value in index.sums or [-1] * len(index.names)], dtype=np.int64)[
+        kept
+    ]
+    levels, notes = _levels(indexes, is_labelled, shards) if has_labels else ({}, [])
+    main = levels.get("label")
+    notes += [] if main is None else note_classes(main, splits)
     names_for_split = [f"{shards[group].name}/{name}" for group, name in zip(groups, names, strict=True)]
     splits, split_notes = complete(
-        splits, names=names_for_split, labels=levels["label"].labels, share=val_share, seed=seed
+        splits, names=names_for_split, labels=None if main is None else main.labels, share=val_share, seed=seed
     )
     parts: list[Dataset] = []
     for split in dict.fromkeys(splits.tolist()):
@@ -105,34 +131,21 @@ def open_shards(pattern: str, *, val_share: float = 0.1, seed: int = 0) -> Sourc
                 groups=groups[rows],
                 offsets=offsets[rows],
                 sizes=sizes[rows],
+                sums=sums[rows],
                 names=[names[row] for row in rows],
                 levels={name: Level(level.classes, level.labels[rows]) for name, level in levels.items()},
             )
         )
-    return OpenedSource(parts, notes=[*_note_left_out(shards, indexes), *notes, *split_notes])
-
-
-class _OpenFile:
-    """A file that is read at given places; closed when nobody reads it any more."""
-
-    def __init__(self, path: str) -> None:
-        self._descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
-
-    def read(self, size: int, offset: int) -> bytes:
-        return os.pread(self._descriptor, size, offset)
-
-    def __del__(self) -> None:
-        if hasattr(self, "_descriptor"):
-            os.close(self._descriptor)
+    return OpenedSource(parts, notes=[*_note_left_out(shards, indexes, has_labels=has_labels), *notes, *split_notes])
 
 
 @functools.lru_cache(maxsize=_MAX_OPEN_SHARDS)
-def _open_file(path: str) -> _OpenFile:
-    return _OpenFile(path)
+def _open_shard(shard: Shard) -> ShardReader:
+    return shard.open()
 
 
 def _levels(
-    indexes: Sequence[ShardIndex], is_kept: Sequence[bool], shards: Sequence[Path]
+    indexes: Sequence[ShardIndex], is_kept: Sequence[bool], shards: Sequence[Shard]
 ) -> tuple[dict[str, Level], list[Note]]:
     """The levels of all samples kept; a further key of the JSON is one if every sample has it and its values repeat."""
     given = _find_class_list(shards)
@@ -155,7 +168,7 @@ def _levels(
                 f"{len(present)} numbers from {present[0]} to {present[-1]} occur, and are numbered anew from 0: "
                 "if the numbers matter, list all classes in classes.txt beside the shards"
             )
-            notes.append(Note("class numbers with gaps", str(shards[0].parent), detail, is_serious=False))
+            notes.append(Note("class numbers with gaps", shards[0].folder, detail, is_serious=False))
     return levels, notes
 
 
@@ -169,7 +182,7 @@ def _has_gaps(present: Sequence[str]) -> bool:
     return all(text.isdecimal() for text in present) and int(present[-1]) != len(present) - 1
 
 
-def _listed_level(values: Sequence[LabelValue], present: Sequence[str], classes: tuple[str, ...], place: Path) -> Level:
+def _listed_level(values: Sequence[LabelValue], present: Sequence[str], classes: tuple[str, ...], place: str) -> Level:
     """The labels as numbers or names of the classes that a file lists."""
     numbers = [str(number) for number in range(len(classes))]
     for known in (numbers, classes):
@@ -179,47 +192,46 @@ def _listed_level(values: Sequence[LabelValue], present: Sequence[str], classes:
     raise ValueError(f"the label {strange} of the shards is not one of the {len(classes)} classes in {place}")
 
 
-def _find_class_list(shards: Sequence[Path]) -> tuple[tuple[str, ...], Path] | None:
+def _find_class_list(shards: Sequence[Shard]) -> tuple[tuple[str, ...], str] | None:
     """The class list for the shards and the file it is in: beside them, or beside the folders they lie in.
 
     The second holds only where those are several folders side by side: above a single folder may lie anything.
     """
-    folders = list(dict.fromkeys(path.parent for path in shards))
-    found = [place for folder in folders if (place := _class_list_in(folder)) is not None]
-    above = {folder.absolute().parent for folder in folders}
-    if not found and len(folders) > 1 and len(above) == 1 and (place := _class_list_in(folders[0].parent)) is not None:
-        found = [place]
-    lists = [(_read_class_list(place), place) for place in found]
+    folders = {shard.folder: shard for shard in shards}
+    lists = [found for folder, shard in folders.items() if (found := _class_list_in(shard, folder)) is not None]
+    above = {folder_above(folder) for folder in folders}
+    if not lists and len(folders) > 1 and len(above) == 1:
+        found = _class_list_in(shards[0], next(iter(above)))
+        lists = [] if found is None else [found]
     for classes, place in lists[1:]:
         if classes != lists[0][0]:
             raise ValueError(f"{lists[0][1]} and {place} list different classes: keep one of them")
     return lists[0] if lists else None
 
 
-def _class_list_in(folder: Path) -> Path | None:
-    return next((folder / name for name in _CLASS_LISTS if os.path.isfile(folder / name)), None)
+def _class_list_in(shard: Shard, folder: str) -> tuple[tuple[str, ...], str] | None:
+    for name in _CLASS_LISTS:
+        text = shard.read_beside(folder, name)
+        if text is not None:
+            place = join_place(folder, name)
+            return _read_class_list(text, place), place
+    return None
 
 
-def _read_class_list(place: Path) -> tuple[str, ...]:
-    if place.suffix == ".json":
-        classes = read_json(place, remedy="write it anew as a list of class names")
+def _read_class_list(text: str, place: str) -> tuple[str, ...]:
+    if place.endswith(".json"):
+        try:
+            classes = parse_json(text)
+        except ValueError as error:
+            raise ValueError(f"{place} can't be read ({error}): write it anew as a list of class names") from None
     else:
-        classes = list(filter(None, map(str.strip, _read_text(place).splitlines())))
+        classes = list(filter(None, map(str.strip, text.splitlines())))
     if not isinstance(classes, list) or not classes or len(set(map(str, classes))) < len(classes):
         raise ValueError(f"{place} must be a list of different class names")
     return tuple(map(str, classes))
 
 
-def _read_text(place: Path) -> str:
-    try:
-        return place.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError:
-        raise ValueError(f"{place} is not in UTF-8: save it again in that encoding") from None
-    except OSError as error:
-        raise ValueError(f"cannot read {place}: {error.strerror}") from None
-
-
-def _note_left_out(shards: Sequence[Path], indexes: Sequence[ShardIndex]) -> list[Note]:
+def _note_left_out(shards: Sequence[Shard], indexes: Sequence[ShardIndex], *, has_labels: bool) -> list[Note]:
     notes = []
     for path, index in zip(shards, indexes, strict=True):
         num_unlabelled = index.labels["label"].count(None)
@@ -229,7 +241,7 @@ def _note_left_out(shards: Sequence[Path], indexes: Sequence[ShardIndex]) -> lis
                 "a name may have one dot, the one before its extension"
             )
             notes.append(Note("image missing", str(path), detail, is_serious=False))
-        if num_unlabelled:
+        if num_unlabelled and has_labels:
             detail = f"{num_unlabelled} of {len(index.names)} images have no label and are left out"
             notes.append(Note("label missing", str(path), detail, is_serious=True))
     return notes

@@ -24,10 +24,34 @@ def read_members(path: Path) -> Iterator[Member]:
     """The files in a tar file (of the formats ustar, GNU and pax), in their order; everything else is passed over."""
     length = path.stat().st_size
     with path.open("rb", buffering=4 * _BLOCK) as file:
-        yield from _scan(file, path, length)
+        yield from scan_members(file, place=str(path), length=length)
 
 
-def _scan(file: BinaryIO, path: Path, length: int) -> Iterator[Member]:
+def scan_members(file: BinaryIO, *, place: str, length: int) -> Iterator[Member]:
+    """The files in an opened tar file of that length, as `read_members` gives them."""
+    try:
+        yield from _scan(file, place, length)
+    except _DamagedError as error:
+        file.seek(0)
+        start = file.read(2)
+        if error.position == 0 and start in _COMPRESSED:
+            raise ValueError(
+                f"{place} is compressed with {_COMPRESSED[start]}: unpack it to a plain tar file"
+            ) from None
+        raise ValueError(
+            f"{place} is damaged, or is no tar file: there is no header at byte {error.position}; copy it anew"
+        ) from None
+
+
+class _DamagedError(Exception):
+    """There is no header where one should be."""
+
+    def __init__(self, position: int) -> None:
+        super().__init__(position)
+        self.position = position
+
+
+def _scan(file: BinaryIO, place: str, length: int) -> Iterator[Member]:
     position = 0
     name: str | None = None  # from the extended header before the member
     size: int | None = None
@@ -36,26 +60,28 @@ def _scan(file: BinaryIO, path: Path, length: int) -> Iterator[Member]:
         header = file.read(_BLOCK)
         if len(header) < _BLOCK:
             if position == 0:
-                raise _damaged(path, position)
-            raise ValueError(f"{path} is cut short: it ends at byte {length} without tar's closing block; copy it anew")
+                raise _DamagedError(position)
+            raise ValueError(
+                f"{place} is cut short: it ends at byte {length} without tar's closing block; copy it anew"
+            )
         if not any(header):
             return
-        _check(header, path, position)
+        _check(header, position)
         kind = header[156:157]
         is_extension = kind in _EXTENSIONS
-        own_size = _number(header[124:136], path, position) if is_extension or size is None else size
+        own_size = _number(header[124:136], position) if is_extension or size is None else size
         position += _BLOCK
         if position + own_size > length:
-            raise ValueError(f"{path} is cut short: a member at byte {position} goes beyond its end; copy it anew")
+            raise ValueError(f"{place} is cut short: a member at byte {position} goes beyond its end; copy it anew")
         if is_extension and own_size > _MAX_EXTENSION:
-            raise _damaged(path, position - _BLOCK)
+            raise _DamagedError(position - _BLOCK)
         if kind == b"L":
             name = _text(file.read(own_size))
         elif kind == b"x":
-            records = _records(file.read(own_size), path, position)
+            records = _records(file.read(own_size), position)
             name = records.get("path", name)
             if "size" in records:
-                size = _decimal(records["size"], path, position)
+                size = _decimal(records["size"], position)
         elif not is_extension:
             if kind in _REGULAR_FILES:
                 yield Member(name or _own_name(header), position, own_size)
@@ -63,35 +89,27 @@ def _scan(file: BinaryIO, path: Path, length: int) -> Iterator[Member]:
         position += -(-own_size // _BLOCK) * _BLOCK
 
 
-def _check(header: bytes, path: Path, position: int) -> None:
+def _check(header: bytes, position: int) -> None:
     """Compare the header with its checksum, which counts its own eight bytes as spaces."""
-    expected = _number(header[148:156], path, position)
+    expected = _number(header[148:156], position)
     if sum(header) - sum(header[148:156]) + 8 * 32 != expected:
-        raise _damaged(path, position)
+        raise _DamagedError(position)
 
 
-def _number(field: bytes, path: Path, position: int) -> int:
+def _number(field: bytes, position: int) -> int:
     """A number of 0 or more: a size below 0 would lead back to a header that has been read."""
     if field[0] == 0x80:  # binary, for sizes of 8 GiB and more
         return int.from_bytes(field[1:], "big")
     digits = field.strip(b" \0")
     if digits.strip(b"01234567"):
-        raise _damaged(path, position)
+        raise _DamagedError(position)
     return int(digits or b"0", 8)
 
 
-def _decimal(text: str, path: Path, position: int) -> int:
+def _decimal(text: str, position: int) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS):
-        raise _damaged(path, position)
+        raise _DamagedError(position)
     return int(text)
-
-
-def _damaged(path: Path, position: int) -> ValueError:
-    with path.open("rb") as file:
-        start = file.read(2)
-    if position == 0 and start in _COMPRESSED:
-        return ValueError(f"{path} is compressed with {_COMPRESSED[start]}: unpack it to a plain tar file")
-    return ValueError(f"{path} is damaged, or is no tar file: there is no header at byte {position}; copy it anew")
 
 
 def _own_name(header: bytes) -> str:
@@ -100,7 +118,7 @@ def _own_name(header: bytes) -> str:
     return f"{prefix}/{name}" if prefix else name
 
 
-def _records(extension: bytes, path: Path, position: int) -> dict[str, str]:
+def _records(extension: bytes, position: int) -> dict[str, str]:
     """The entries of a pax header: "length key=value" and a line break each."""
     records = {}
     extension = extension.rstrip(b"\0")
@@ -109,7 +127,7 @@ def _records(extension: bytes, path: Path, position: int) -> dict[str, str]:
         digits, _, _ = extension[start : start + _MAX_DIGITS + 1].partition(b" ")
         length = int(digits) if digits.isdigit() else 0
         if not len(digits) < length <= len(extension) - start:
-            raise _damaged(path, position)
+            raise _DamagedError(position)
         key, _, value = extension[start + len(digits) + 1 : start + length - 1].partition(b"=")
         records[_text(key)] = _text(value)
         start += length

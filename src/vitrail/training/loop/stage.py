@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from vitrail.data.contract import Batch
+from vitrail.evaluation.predict import autocast
 from vitrail.storage import content_of
+from vitrail.tasks.contract import StepContext
 from vitrail.training.loop.interruption import Interrupted
 from vitrail.training.loop.not_finite import describe_not_finite, find_not_finite
 from vitrail.training.loop.prefetch import on_device
@@ -42,24 +44,51 @@ class Stage(StageParts):
             counted=self.task.counted,
         )
         with self.gradients.lanes, bar:
+            if self.owes_evaluation:
+                self._gather_once()
+                self._evaluate_and_save()
             while self.step < self.total_steps and not self._has_stalled():
                 steps = ReadAhead(self._steps_of_epoch())
                 for batches in self.progress.waiting(steps):
                     self._step(batches, meanwhile=steps.read)
                     is_due = self._is_evaluation_due()
                     must_stop, must_save = self.exchange.results("stop", "save")
+                    self.around.writer.check()
                     if must_stop or must_save or is_due:
                         self._catch_up()
-                    if is_due:
-                        self.evaluate()
-                    if must_stop or must_save or is_due:
-                        self.save(is_best=is_due and self.best_epoch == self.epoch)
                     if must_stop:
-                        raise Interrupted
+                        self._stop(is_evaluated=not is_due)
+                    if is_due:
+                        self._evaluate_and_save()
+                    elif must_save:
+                        self.save(is_best=False)
                     if self.step == self.total_steps or self._has_stalled():
                         break
             if self._has_stalled():
                 self.progress.say(f"no better {self.measure.label} since epoch {self.best_epoch:g}: stopped early")
+
+    def _evaluate_and_save(self) -> None:
+        try:
+            self.evaluate()
+        except Interrupted:
+            self._stop(is_evaluated=False)
+        self.owes_evaluation = False
+        self.save(is_best=self.best_epoch == self.epoch)
+
+    def _gather_once(self) -> None:
+        """Let a divided model make its buffers: those of a pass in inference mode could not be trained with."""
+        if is_sharded(self.model):
+            with self._evaluated_weights():
+                batch = self.task.prepare(self.task.example(2), StepContext(self.seed, 0, self.step))
+                with autocast(self.device, self.dtype):
+                    self.task.respond(self.model, batch)
+
+    def _stop(self, *, is_evaluated: bool) -> None:
+        """Save and end: all processes come here together. An evaluation that is due is left to the run that goes on."""
+        self.save(is_best=False, is_evaluated=is_evaluated)
+        self.around.writer.wait()
+        [is_terminated] = self.world.any(self.around.stop.is_terminated)
+        raise Interrupted(is_terminated=is_terminated)
 
     def _steps_of_epoch(self) -> Iterator[list[Batch]]:
         """The micro-batches of each step that is left of the current epoch."""
@@ -204,7 +233,7 @@ class Stage(StageParts):
             findings=self.world.gather(finding),
             batches=seen.batches,
             locate=self.data.locate,
-            newest=self.around.checkpoints.newest(),
+            newest=self.around.writer.newest(),
         )
 
     def _log_step(self, loss: Tensor, norm: Tensor, parts: dict[str, Tensor]) -> None:
@@ -249,7 +278,10 @@ class Stage(StageParts):
                 self.task.finish(self.objective, self.loaders)
             for evaluator in self.evaluators:
                 evaluator.begin(epoch=self.epoch, is_last=self.step == self.total_steps)
-            results = {name: value for evaluator in self.evaluators for name, value in evaluator.measure(self.model)}
+            with self._stopping_at_once():
+                results = {
+                    name: value for evaluator in self.evaluators for name, value in evaluator.measure(self.model)
+                }
         if not self.evaluators:
             return
         value = results[self.measure.key]
@@ -270,6 +302,14 @@ class Stage(StageParts):
                 measures=self.task.measures,
                 notes=self.task.notes(self.loaders) if not is_sharded(self.model) else (),
             )
+
+    def _stopping_at_once(self) -> contextlib.AbstractContextManager[object]:
+        """Where a signal to stop ends an evaluation in its middle: one process alone need not ask others.
+
+        The last evaluation goes on to its end: what the task did before it can't be done twice.
+        """
+        is_alone = self.world.num_ranks == 1 and self.step < self.total_steps
+        return self.around.stop.raising() if is_alone else contextlib.nullcontext()
 
     @contextlib.contextmanager
     def _evaluated_weights(self) -> Iterator[None]:

@@ -32,12 +32,14 @@ from vitrail.training.parallel.sharding import (
     divide_average,
     is_sharded,
     load_optimizer,
+    load_parts,
     shard,
     use_divided_updates,
     whole,
 )
 from vitrail.training.runs.checkpoint import STEPS_OF_STAGE
 from vitrail.training.runs.checkpoint_content import REMEDY
+from vitrail.training.runs.divided_checkpoint import make_whole
 from vitrail.training.runs.reference_curves import load_curve
 from vitrail.weights import save_model
 
@@ -56,6 +58,7 @@ class StageParts:
         self.step = 0
         self.best_value, self.best_epoch = self.measure.worst, 0.0
         self.num_skipped = 0
+        self.owes_evaluation = False  # whether the run was stopped when it was about to evaluate this step
         self.metrics = StageMetrics(number, around, load_curve(recipe.against) if recipe.against else None)
 
     def _make_task(self) -> Task[Any]:
@@ -92,10 +95,10 @@ class StageParts:
         recipe = self.recipe
         self.model = self.task.make_model(self.description)
         source = initial or recipe.model.source
-        if state is not None:
+        if state is not None and not self._is_divided:
             with content_of(state["file"], remedy=REMEDY):
-                self.model.load_state_dict(state.pop("model"))
-        elif source is not None:
+                self.model.load_state_dict(make_whole(state.pop("model")))
+        elif state is None and source is not None:
             self.task.load_initial(self.model, source, description=self.description)
         freeze(self.model.trunk, recipe.model.train_only)
         self.model.train()
@@ -103,6 +106,9 @@ class StageParts:
             self.model.recompute_blocks()
         if self._is_divided:  # block after block: no device ever holds the whole
             shard(self.model, world=self.world, device=self.device, dtype=self.dtype)
+            if state is not None:
+                with content_of(state["file"], remedy=REMEDY):
+                    load_parts(self.model, state.pop("model"))
         self.model.to(self.device)
         choose_memory_format(self.model, recipe.run, self.device)
         self.task.attach(self.model)
@@ -184,18 +190,22 @@ class StageParts:
         """How many epochs are done."""
         return self.step / self.sampler.num_steps
 
-    def save(self, *, is_best: bool) -> None:
-        """Write a checkpoint of everything that the rest of the run depends on."""
+    def save(self, *, is_best: bool, is_evaluated: bool = True) -> None:
+        """Have a checkpoint written of everything that the rest of the run depends on; the state is copied before.
+
+        Without `is_evaluated` the run is stopped before an evaluation of this step, which it then begins with.
+        """
         self._last_save = time.monotonic()
         if self.world.is_main:
             self.folder.check_present()
         step = self.number * STEPS_OF_STAGE + self.step
         objective = self.objective.state_dict()  # of every process
-        checkpoints = self.around.checkpoints
+        writer = self.around.writer
+        state = {**self._state(objective), "is_evaluated": is_evaluated}
         if is_sharded(self.model):
-            checkpoints.save_divided(self._state(objective), step=step, is_best=is_best, world=self.world)
+            writer.save_divided(state, step=step, is_best=is_best, world=self.world)
         elif self.world.is_main:
-            checkpoints.save(self._state(objective), step=step, is_best=is_best)
+            writer.save(state, step=step, is_best=is_best)
 
     def _state(self, objective: dict[str, Any]) -> dict[str, Any]:
         return {
@@ -219,10 +229,11 @@ class StageParts:
             self.average.load_state_dict(divide_average(average, weights=self.average.weights))
         if state["scaler"]:  # nothing is in it unless the run was in fp16
             self.scaler.load_state_dict(state["scaler"])
-        self.objective.load_state_dict(state.pop("objective") or {})
+        self.objective.load_state_dict(make_whole(state.pop("objective") or {}))
         best = state["best"]
         self.best_value, self.best_epoch = best.get("value", best.get("top1")), best["epoch"]
         self.step, self.num_skipped = state["step"], state["num_skipped"]
+        self.owes_evaluation = not state.get("is_evaluated", True)
         if self.step > self.total_steps:
             raise ValueError(f"it is of step {self.step} of {self.total_steps}")
 

@@ -18,6 +18,7 @@ from vitrail.training.loop.stage import Stage
 from vitrail.training.loop.surroundings import Surroundings
 from vitrail.training.parallel.distributed import World
 from vitrail.training.runs.checkpoint import Checkpoints, load_run_state
+from vitrail.training.runs.checkpoint_writer import CheckpointWriter
 from vitrail.training.runs.progress import Progress
 from vitrail.training.runs.run_folder import RunFolder
 from vitrail.training.runs.trackers import Trackers, open_trackers
@@ -28,8 +29,12 @@ _UNCHECKED = ("num_val",)  # of task.json: what a run that goes on may find chan
 def train(recipe: Recipe, folder: RunFolder, *, world: World, device: torch.device, progress: Progress) -> None:
     """Train every stage of the recipe, from the newest checkpoint of the folder on if there is one."""
     checkpoints = Checkpoints(folder.checkpoints, keep_last=recipe.run.keep)
-    newest = world.share(checkpoints.newest() if world.is_main else None)
-    state = {**load_run_state(newest, num_stages=recipe.num_stages), "file": newest} if newest else {}
+    newest = checkpoints.newest(world)
+    state: dict[str, Any] = {}
+    if newest:  # and whole; of one in parts, each of several processes reads its own
+        is_divided = world.num_ranks > 1 and newest.is_dir()
+        state = load_run_state(newest, num_stages=recipe.num_stages, is_divided=is_divided)
+        state["file"] = newest
     first, step = state.get("stage", 0), state.get("step", 0)
     if world.is_main:
         folder.forget_metrics(stage=first, step=step)
@@ -42,7 +47,7 @@ def train(recipe: Recipe, folder: RunFolder, *, world: World, device: torch.devi
             trackers = stack.enter_context(open_trackers(recipe, folder, stage=first, step=step))
         around = Surroundings(
             folder=folder,
-            checkpoints=checkpoints,
+            writer=stack.enter_context(CheckpointWriter(checkpoints)),
             world=world,
             device=device,
             dtype=choose_precision(recipe.run.precision, device),
@@ -70,6 +75,7 @@ def train(recipe: Recipe, folder: RunFolder, *, world: World, device: torch.devi
                 progress.say(said)
             state.clear()  # a checkpoint is as large as the run itself: what is left of it goes
             stage.run()
+            around.writer.wait()
             initial = stage.finish()
             if world.is_main and number == recipe.num_stages - 1:
                 stage.write_model(initial.weights)

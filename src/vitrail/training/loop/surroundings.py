@@ -6,7 +6,7 @@ import torch
 
 from vitrail.training.loop.interruption import StopSignal
 from vitrail.training.parallel.distributed import World
-from vitrail.training.runs.checkpoint import Checkpoints
+from vitrail.training.runs.checkpoint_writer import CheckpointWriter
 from vitrail.training.runs.progress import Progress
 from vitrail.training.runs.run_folder import RunFolder
 from vitrail.training.runs.trackers import Trackers
@@ -17,7 +17,7 @@ class Surroundings:
     """What all stages of a run share."""
 
     folder: RunFolder
-    checkpoints: Checkpoints
+    writer: CheckpointWriter
     world: World
     device: torch.device
     dtype: torch.dtype

@@ -17,7 +17,9 @@ from vitrail.settings.running import RunSettings
 
 USER_ERROR = 2  # the exit code of a process that has said in one line what is wrong
 LOST_OTHERS = 75  # of a process that ends because another one did
+PREEMPTED = 85  # of a run that SIGTERM has stopped and that is saved: start it again (HTCondor's code for that too)
 _INTERRUPTED = 130
+_STOPPED = (_INTERRUPTED, PREEMPTED)  # codes of a process that has saved
 _SIGNAL_BASE = 128  # what shells add to the signal that ended a process
 _GRACE_SECONDS = 4.0  # for the main process to end by itself when another has
 _SAVING_SECONDS = 120.0  # for all to save and end when one of them was told to stop
@@ -138,7 +140,7 @@ class _Process:
     def describe(self) -> str:
         """How the process ended, and why if it has said so."""
         code = self.code or 0
-        if code == _INTERRUPTED:
+        if code in _STOPPED:
             return f"rank {self.rank} was interrupted, and not the others"
         if code < 0:
             return f"rank {self.rank} was ended by {signal.Signals(-code).name}"
@@ -193,7 +195,7 @@ class _Job:
 
     @contextlib.contextmanager
     def forwarding_signals(self) -> Iterator[None]:
-        """Ctrl-C and SIGTERM go to all processes, which save and stop; a second one ends them at once."""
+        """Ctrl-C and SIGTERM go to all processes, which save and stop; a second Ctrl-C ends them at once."""
         before = {number: signal.signal(number, self._forward) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             yield
@@ -202,7 +204,8 @@ class _Job:
                 signal.signal(number, handler)
 
     def _forward(self, number: int, frame: object) -> None:
-        self.num_signals += 1
+        if number == signal.SIGINT or self.num_signals == 0:
+            self.num_signals += 1
         for process in self.processes:
             if process.popen.returncode is None:
                 process.popen.send_signal(number)
@@ -218,18 +221,21 @@ class _Job:
             time.sleep(_POLL_SECONDS)
         if self._failed() and not self._stopped_together():
             return self._blame()
-        return _INTERRUPTED if any(process.code != 0 for process in self.processes) else 0
+        codes = {process.code for process in self.processes}
+        if PREEMPTED in codes:
+            return PREEMPTED
+        return _INTERRUPTED if codes != {0} else 0
 
     def _running(self) -> list[_Process]:
         return [process for process in self.processes if process.code is None]
 
     def _was_stopped(self, process: _Process) -> bool:
         """Whether a process ended because it was asked to; one that could not save yet ends by the signal."""
-        return self.num_signals > 0 and process.code in (_INTERRUPTED, -signal.SIGINT, -signal.SIGTERM, LOST_OTHERS)
+        return self.num_signals > 0 and process.code in (*_STOPPED, -signal.SIGINT, -signal.SIGTERM, LOST_OTHERS)
 
     def _stopped_together(self) -> bool:
         """Whether all have saved and stopped: they do when one of them, here or on another machine, was told to."""
-        return all(process.code == _INTERRUPTED for process in self.processes)
+        return all(process.code in _STOPPED for process in self.processes)
 
     def _failed(self) -> list[_Process]:
         """The processes that failed, first those that are not a consequence of others."""
@@ -244,7 +250,7 @@ class _Job:
         began = time.monotonic()
         while self._running() and self.num_signals < 2:
             failed = self._failed()
-            may_be_saving = all(process.code == _INTERRUPTED for process in failed)
+            may_be_saving = all(process.code in _STOPPED for process in failed)
             if time.monotonic() - began > (_SAVING_SECONDS if may_be_saving else _GRACE_SECONDS):
                 return
             is_cause_known = any(process.code != LOST_OTHERS for process in failed)

@@ -6,7 +6,7 @@ with any number of processes, sharded or not.
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from vitrail.training.parallel.distributed import World
 
+_NOTHING = torch.empty(0)  # in the place of a tensor that a model has not: what is wrong is told by who loads
 _UNDIVIDED = ("Adafactor", "AdafactorBigVision", "Kron")
 
 
@@ -66,12 +67,37 @@ def whole(value: Any) -> Any:
     return [whole(item) for item in value] if isinstance(value, list) else value
 
 
-def divide(value: Tensor, *, like: Tensor) -> Tensor:
-    """A process's part of a whole tensor where `like` is divided; anything else as it is."""
+class RowsInFiles(Protocol):
+    """A tensor that lies in several files, of which rows can be read."""
+
+    shape: torch.Size
+
+    def rows(self, start: int, stop: int) -> Tensor:
+        """A copy of some rows."""
+
+    def whole(self) -> Tensor:
+        """A copy of all rows."""
+
+
+def divide(value: Tensor | RowsInFiles, *, like: Tensor) -> Tensor:
+    """A process's part of a whole tensor where `like` is divided; anything else as it is, and whole."""
+    if not isinstance(value, Tensor):
+        if not isinstance(like, DTensor) or value.shape != like.shape:
+            return value.whole()
+        mesh = like.device_mesh
+        start = mesh.get_local_rank() * -(-like.shape[0] // mesh.size())  # FSDP2 cuts rows as torch.chunk does
+        own = value.rows(start, start + len(like.to_local())).to(like.device)
+        return DTensor.from_local(own, like.device_mesh, like.placements, shape=like.shape, stride=like.stride())
     if not isinstance(like, DTensor) or value.shape != like.shape:
         return value
     # Every process has read the whole tensor, so nothing is sent.
     return distribute_tensor(value.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
+
+
+def load_parts(model: nn.Module, state: Mapping[str, Tensor | RowsInFiles]) -> None:
+    """Give a divided model its part of the weights in a checkpoint, which each process reads by itself."""
+    own = model.state_dict()
+    model.load_state_dict({name: divide(value, like=own.get(name, _NOTHING)) for name, value in state.items()})
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
@@ -80,7 +106,7 @@ def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -
     own = [group.get("fused") for group in optimizer.param_groups]
     parts = {
         place: {
-            key: divide(item, like=parameters[place]) if isinstance(item, Tensor) else item for key, item in of.items()
+            key: divide(item, like=parameters[place]) if hasattr(item, "shape") else item for key, item in of.items()
         }
         for place, of in state["state"].items()
     }
@@ -97,7 +123,8 @@ def _check_fused(optimizer: torch.optim.Optimizer, state: Mapping[int, Mapping[s
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     for place, of in state.items():
         for key, item in of.items():
-            is_wrong = isinstance(item, Tensor) and item.numel() != 1 and item.shape != parameters[place].shape
+            shape = getattr(item, "shape", ())
+            is_wrong = math.prod(shape) != 1 and shape != parameters[place].shape
             if fused[place] and is_wrong:
                 raise ValueError(f"{key} of parameter {place} of the optimizer is {list(item.shape)}, not of its shape")
 

@@ -5,7 +5,7 @@ import logging
 import os
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -60,42 +60,44 @@ class Checkpoints:
                 link_whole(path, target)
                 remove(target.with_suffix(parts.SUFFIX))
         except OSError as error:
-            raise CheckpointError(self._describe(error, target)) from error
+            raise CheckpointError(self.describe(error, target)) from error
         self._prune(step)
         return path
 
-    def save_divided(self, state: Mapping[str, Any], *, step: int, is_best: bool, world: World) -> Path:
-        """Save a state with divided tensors, of which every process writes its own part; all call it."""
-        path = self._path(step).with_suffix(parts.SUFFIX)
-        draft = path.with_name(f".{path.name}.partial")
-        own: dict[str, Tensor] = {}
-        common = parts.take_apart(dict(state), own)
-        check_plain(common)
-        self._all_do(world, path, lambda: self._begin_divided(draft), is_mains=True)
-        part = draft / parts.part_file(world.rank)
-        self._all_do(world, path, lambda: write_whole(part, lambda file: torch.save(own, file)))
-        self._all_do(world, path, lambda: self._finish_divided(common, draft, path, is_best=is_best), is_mains=True)
-        if world.is_main:
-            self._prune(step)
-        return path
+    def begin_divided(self, step: int, *, token: str, world: World) -> Path:
+        """Make the folder that every process writes its part of a state into; all call it, with the same token.
 
-    def _all_do(self, world: World, path: Path, work: Callable[[], object], *, is_mains: bool = False) -> None:
-        """Have every process (the main one alone, if it is the main one's) do its work, and all know if one failed."""
+        The token tells it from what a killed process left of the same step.
+        """
+        path = self._path(step).with_suffix(parts.SUFFIX)
+        draft = path.with_name(f".{path.name}.{token}.partial")
         failure: OSError | None = None
-        if world.is_main or not is_mains:
+        if world.is_main:
             try:
-                work()
+                self.folder.mkdir(exist_ok=True)  # a run folder that is gone is not made anew
+                self._remove_partial()
+                draft.mkdir()
             except OSError as error:
                 failure = error
         [has_failed] = world.any(failure is not None)
         if has_failed:
-            reason = failure or OSError(errno.EIO, "another process could not write its part")
-            raise CheckpointError(self._describe(reason, path)) from failure
+            reason = failure or OSError(errno.EIO, "the main process could not begin it")
+            raise CheckpointError(self.describe(reason, path)) from failure
+        return draft
 
-    def _begin_divided(self, draft: Path) -> None:
-        self.folder.mkdir(exist_ok=True)  # a run folder that is gone is not made anew
-        self._remove_partial()
-        draft.mkdir()
+    def finish_divided(self, common: dict[str, Any], draft: Path, *, step: int, is_best: bool) -> None:
+        """Write what all parts have in common, then give the folder its name; the main process alone does."""
+        path = self._path(step).with_suffix(parts.SUFFIX)
+        try:
+            self._finish_divided(common, draft, path, is_best=is_best)
+        except OSError as error:
+            raise CheckpointError(self.describe(error, path)) from error
+        self._prune(step)
+
+    def missing_part(self, step: int, reason: str) -> CheckpointError:
+        """The error of a checkpoint of which not every process has written its part."""
+        path = self._path(step).with_suffix(parts.SUFFIX)
+        return CheckpointError(self.describe(OSError(errno.EIO, reason), path))
 
     def _finish_divided(self, common: dict[str, Any], draft: Path, path: Path, *, is_best: bool) -> None:
         """Write what all parts have in common, then give the folder its name."""
@@ -115,18 +117,23 @@ class Checkpoints:
         names = (path.name for path in self.folder.iterdir())
         return sorted({int(found[1]) for name in names if (found := _STEP_NAME.fullmatch(name))})
 
-    def newest(self) -> Path | None:
+    def newest(self, world: World | None = None) -> Path | None:
         """The newest checkpoint that is whole; damaged ones are passed over and named in the log.
+
+        Of several processes all call it: each then reads its share of the files, and all get the same answer.
 
         None where there are no checkpoints. If there are and none is whole, it is an error: to begin anew unasked would
         throw away what may yet be restored.
         """
-        steps = self.steps()
+        world = world or World()
+        steps: list[int] = world.share(self.steps())
         for step in reversed(steps):
-            path = self._either(self._path(step))
-            if path is not None and is_whole(path):
+            path: Path | None = world.share(self._either(self._path(step)))
+            is_damaged = path is None or not is_whole(path, rank=world.rank, num_ranks=world.num_ranks)
+            if not world.any(is_damaged)[0]:
                 return path
-            _log.warning("%s is damaged and passed over", path)
+            if world.is_main:
+                _log.warning("%s is damaged and passed over", path)
         if steps:
             raise ValueError(
                 f"no checkpoint in {self.folder} is whole, {len(steps)} damaged: restore one from a copy, delete that "
@@ -159,7 +166,8 @@ class Checkpoints:
         for path in filter(is_partial, list(self.folder.iterdir())):
             remove(path)
 
-    def _describe(self, error: OSError, path: Path) -> str:
+    def describe(self, error: OSError, path: Path) -> str:
+        """One line about a checkpoint that could not be written, and which one is kept."""
         steps = self.steps()
         kept = f"the checkpoint of step {steps[-1]} is kept" if steps else "there is no earlier checkpoint"
         return (
@@ -168,18 +176,23 @@ class Checkpoints:
         )
 
 
-def load_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The state in a checkpoint, on the CPU; loading it never runs code that a file brings."""
+def load_checkpoint(path: str | os.PathLike[str], *, is_divided: bool = False) -> dict[str, Any]:
+    """The state in a checkpoint, on the CPU; loading it never runs code that a file brings.
+
+    With `is_divided` tensors that lie in several files are `Pieces`, of which a process reads its rows alone; the files
+    are then believed to be whole, which somebody must have seen to.
+    """
     file = Path(path)
     if not file.exists():
         raise ValueError(f"{file}: no such checkpoint")
-    if not is_whole(file):
+    if not is_divided and not is_whole(file):
         raise ValueError(f"{file}: damaged, or not a checkpoint")
     if file.is_dir():
         common = read_pickle(file / parts.COMMON_FILE, label=f"{file}")
         with content_of(file, remedy=REMEDY):
-            pieces = [read_pickle(file / name, label=f"{file}") for name in common["parts"]]
+            pieces = [read_pickle(file / name, label=f"{file}", is_mapped=True) for name in common["parts"]]
             state = parts.put_together(common["state"], pieces)
+            state = state if is_divided else parts.make_whole(state)
     else:
         state = read_pickle(file, label=f"{file}")
     if not isinstance(state, dict):
@@ -187,16 +200,19 @@ def load_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
     return state
 
 
-def load_run_state(path: Path, *, num_stages: int) -> dict[str, Any]:
-    """The state in a checkpoint of a run, all parts of which are there."""
-    state = load_checkpoint(path)
+def load_run_state(path: Path, *, num_stages: int, is_divided: bool = False) -> dict[str, Any]:
+    """The state in a checkpoint of a run, all parts of which are there; `is_divided` as for `load_checkpoint`."""
+    state = load_checkpoint(path, is_divided=is_divided)
     found = _STEP_NAME.fullmatch(path.name)
     check_content(state, file=path, num_stages=num_stages, number=None if found is None else int(found[1]))
     return state
 
 
-def is_whole(path: Path) -> bool:
-    """Whether every byte of a file of torch.save is as it was written, by the sums in its archive; or of a folder."""
+def is_whole(path: Path, *, rank: int = 0, num_ranks: int = 1) -> bool:
+    """Whether every byte of a file of torch.save is as it was written, by the sums in its archive; or of a folder.
+
+    Where several processes ask, each answers for its share of the files.
+    """
     if path.is_dir():
         settle(path)
         common = path / parts.COMMON_FILE
@@ -204,8 +220,8 @@ def is_whole(path: Path) -> bool:
             return False
         found, whole = parts.sizes_of(path), read_pickle(common, label=f"{path}")
         listed = whole.get("parts") if isinstance(whole, dict) else None
-        return found == listed and all(is_whole(path / name) for name in found)
-    return is_whole_archive(path)
+        return found == listed and all(is_whole(path / name) for name in list(found)[rank::num_ranks])
+    return rank > 0 or is_whole_archive(path)
 
 
 def check_plain(state: object, place: str = "state") -> None:

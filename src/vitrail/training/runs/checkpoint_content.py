@@ -6,6 +6,8 @@ from typing import Any
 
 from torch import Tensor
 
+from vitrail.training.runs.divided_checkpoint import Pieces
+
 REMEDY = "delete it to go on from the one before, or restore it from a copy"
 _NOTHING = type(None)
 _KINDS: Mapping[str, tuple[type, ...]] = {
@@ -47,7 +49,7 @@ def _find_fault(state: Any, *, num_stages: int, number: int | None) -> str | Non
         return "it counts below 0"
     if number is not None and number != stage * 10**9 + step:
         return f"it is of step {step} of stage {stage}, and its name of another"
-    if not state["model"] or not all(isinstance(value, Tensor) for value in state["model"].values()):
+    if not state["model"] or not all(isinstance(value, (Tensor, Pieces)) for value in state["model"].values()):
         return "its model holds no tensors by name"
     if {"state", "param_groups"} - state["optimizer"].keys():
         return "its optimizer has no state or param_groups"

@@ -1,0 +1,1 @@
+"""Data at addresses (s3://, gs://, https://): asked with patience, kept in a bounded local cache, checked when read."""
