@@ -149,6 +149,18 @@ def test_a_drifting_export_is_refused_unless_it_is_allowed_and_then_marked(
     assert "does not agree with its model" in caplog.text
 
 
+def test_an_engine_that_fails_at_its_work_is_one_line(
+    trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: EagerEngine, images: Tensor) -> dict[str, Tensor]:
+        raise RuntimeError("shapes\nare inconsistent")
+
+    monkeypatch.setattr(EagerEngine, "__call__", fail)
+    with pytest.raises(ValueError, match=r"eager can't compute the export \(shapes are inconsistent\)"):
+        export_to(tmp_path / "out", trained, "eager")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_what_is_not_finite_never_agrees(trained: Trained, exports: dict[str, Path]) -> None:
     exported: Any = vitrail.load_trained(exports["eager"]).model
     honest = exported.engine

@@ -236,7 +236,13 @@ def seal(
     """Prove what a folder holds and write its certificate, and its record where that changes."""
     engine = find_engine(record.engine).open(folder, record, threads=record.threads)
     tolerance = None if record.quantised is not None else TOLERANCES[record.precision]
-    certificate = certify(trained, EngineModel(engine, record), images, tolerance=tolerance)
+    try:
+        certificate = certify(trained, EngineModel(engine, record), images, tolerance=tolerance)
+    except ValueError:
+        raise
+    except Exception as error:  # engines have errors of their own, with no common parent
+        reason = " ".join(str(error).split())[:200]
+        raise ValueError(f"{record.engine} can't compute the export ({reason}): take another engine") from None
     if not certificate.agrees:
         if not allow_drift:
             raise ValueError(certificate.complaint())
