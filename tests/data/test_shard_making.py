@@ -186,7 +186,7 @@ def test_shards_are_made_in_a_bucket_and_a_run_from_them_goes_on_after_a_kill(bu
     os.kill(process.pid, signal.SIGKILL)
     process.communicate(timeout=60)
     assert not (killed / "model").exists()
-    finish(start(killed, spec, "epochs=3", "run.save_minutes=0.0001", "data.workers=1"))
+    finish(start(killed, spec, "epochs=3"))  # which reads in the process itself
     run_in(tmp_path / "whole", f"data=shards:{tmp_path}/here/shards.json")
     one, other = (vitrail.load_model(tmp_path / name / "model").state_dict() for name in ("killed", "whole"))
     assert all(torch.equal(one[name], other[name]) for name in other)

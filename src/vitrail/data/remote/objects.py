@@ -2,6 +2,7 @@
 
 import functools
 import os
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,22 @@ from vitrail.data.remote.patience import OPENING_PATIENCE, patiently
 
 CONNECT_SECONDS, ANSWER_SECONDS = 10, 30  # until a connection must stand, and without a byte of an answer
 MAX_LISTED = 20_000_000  # objects of one listing
+
+
+class _Guard:
+    """A lock that no forked process inherits in the hands of a thread that it has not."""
+
+    def __init__(self) -> None:
+        self.renew()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self.renew)
+
+    def renew(self) -> None:
+        """Make it anew, free."""
+        self.lock = threading.Lock()
+
+
+_GUARD = _Guard()
 
 
 class ObjectMark(NamedTuple):
@@ -51,8 +68,9 @@ class Store(ABC):
 
 
 def store_of(address: str) -> Store:
-    """The store of an address, with this process's own connections."""
-    return _make_store(scheme_of(address), os.getpid())
+    """The store of an address, with this process's own connections; threads that want one at once share it."""
+    with _GUARD.lock:
+        return _make_store(scheme_of(address), os.getpid())
 
 
 @functools.cache
