@@ -148,7 +148,7 @@ def test_weights_of_a_file_that_do_not_fit_a_model_of_timm_are_named(place: Path
         (("train", "fine_tune", "model=timm/test_resnet.never", "data=data", "out=never"), "timm has no weights"),
         (("train", "fine_tune", "model=timm/resnet18", "data=data", "out=never"), "can't be downloaded"),
         (("train", "fine_tune", "model=timm/vit_base_patch32_plus_256", "data=data", "out=never"), "no published"),
-        (("train", "transfer_cifar100", "data=data", "out=never"), "runs/cait_s36: no such file or folder"),
+        (("train", "transfer_cifar100", "data=data", "out=never"), "init=runs/cait_s36: there is no such run"),
         (("train", "fine_tune", "model=deit_tiny@384", "data=data", "out=never"), "init=pretrained@384"),
     ],
 )

@@ -72,7 +72,10 @@ NAMED_OPENING = {"download": True, "val_share": 0.2, "seed": 3, "protocol": "pap
         ),
         ("hf://owner/name", ("open_huggingface", "owner/name", {"val_share": 0.2, "seed": 3})),
         ("hf://owner/name:config", ("open_huggingface", "owner/name:config", {"val_share": 0.2, "seed": 3})),
-        ("shards:/d/t-{00..12}.tar", ("open_shards", "/d/t-{00..12}.tar", {"val_share": 0.2, "seed": 3})),
+        (
+            "shards:/d/t-{00..12}.tar",
+            ("open_shards", "/d/t-{00..12}.tar", {"val_share": 0.2, "seed": 3, "labels": "required"}),
+        ),
         ("fashion", ("open_fashion", {})),
         ("shapes", ("open_shapes", "", {})),
         ("shapes:size=64,count=1000", ("open_shapes", "size=64,count=1000", {})),

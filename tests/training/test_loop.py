@@ -316,8 +316,8 @@ def test_a_checkpoint_leaves_the_memory_before_the_first_step(tmp_path: Path, mo
     shutil.rmtree(run.model)
     load, kept = stages.load_run_state, list[weakref.ref[torch.Tensor]]()
 
-    def remember(path: Path, *, num_stages: int) -> dict[str, Any]:
-        state = load(path, num_stages=num_stages)
+    def remember(path: Path, *, num_stages: int, is_divided: bool) -> dict[str, Any]:
+        state = load(path, num_stages=num_stages, is_divided=is_divided)
         tensors = [*state["model"].values(), *(one["exp_avg"] for one in state["optimizer"]["state"].values())]
         kept.extend(map(weakref.ref, tensors))
         return state
