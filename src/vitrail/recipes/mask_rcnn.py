@@ -42,9 +42,9 @@ def detect_small() -> Recipe:
     """Mask R-CNN on a small PatchConvNet, for pictures of shapes, on a laptop.
 
     Command: vitrail train detect_small out=runs/detect_small
-    Cost: two fifths of the half an hour that 10 epochs take on two cores.
+    Cost: about 26 minutes of one core (AVX-512).
     Published: none.
-    Ours: see docs/detection.md.
+    Ours: box AP 86.0, mask AP 76.0 on 400 pictures of val (docs/log.md).
     """
     return DetectRecipe(
         name="detect_small",

@@ -129,9 +129,9 @@ def segment_small() -> Recipe:
     """UperNet on the published DeiT-Ti, small images: to fine-tune on a laptop.
 
     Command: vitrail train segment_small data=camvid:ROOT out=runs/segment_small
-    Cost: about 25 minutes for 367 images on two cores, 16 times each.
+    Cost: about an hour of one core (AVX-512) for 367 images, 16 times each.
     Published: none.
-    Ours: see docs/dense.md.
+    Ours: mean IoU 57.3 on val and 50.4 on test of CamVid (docs/log.md).
     """
     return SegmentRecipe(
         name="segment_small",
@@ -152,9 +152,9 @@ def segment_small_linear() -> Recipe:
     """A linear head on the frozen DeiT-Ti: what its patches are worth, in minutes.
 
     Command: vitrail train segment_small_linear data=camvid:ROOT out=runs/segment_small_linear
-    Cost: about two minutes for 367 images on two cores.
+    Cost: about four minutes of one core (AVX-512) for 367 images.
     Published: none.
-    Ours: see docs/dense.md.
+    Ours: mean IoU 49.3 on val and 44.1 on test of CamVid (docs/log.md).
     """
     return change(
         segment_small(),
