@@ -71,9 +71,10 @@ def open_folder(
     if folders:
         notes += _note_stray_images(".", top)
         notes += [_note_stray_folder(folder) for folder in top.folders if folder not in folders.values()]
-    for split, classes in found.items() if isinstance(root, Path) else ():
-        images = [image for held in classes.values() for image in held.images]
-        refuse_marked(root, classes, within=f"{folders[split]}/" if folders else "", images=images)
+    if isinstance(root, Path):
+        for split, classes in found.items():
+            images = [image for held in classes.values() for image in held.images]
+            refuse_marked(root, classes, within=f"{folders[split]}/" if folders else "", images=images)
     return _assemble(root, name, found, folders=folders, notes=notes, val_share=val_share, seed=seed)
 
 
