@@ -91,6 +91,22 @@ def test_a_picture_is_answered_and_explained(browser: Any, running: Running, tmp
     page.close()
 
 
+def test_a_picture_may_come_before_the_models_are_known(browser: Any, running: Running, tmp_path: Path) -> None:
+    page = browser.new_page()
+    told = Told(page)
+    held: list[Any] = []
+    page.route("**/v1/models", lambda asked: held.append(asked))  # a function that can be marked
+    page.goto(running.address)
+    page.set_input_files("#file", save_colour(tmp_path / "blue.png", "blue", seed=72))
+    wait_for(page, "#status", "Looking ...")
+    held[0].continue_()
+    wait_for(page, "#status", "Answered by pets")
+    assert page.locator("#classes .answers li").count() == 3
+    assert page.locator("#gallery-label").inner_text() == "blue"
+    assert told.errors == []
+    page.close()
+
+
 def test_a_class_is_added_and_the_answer_changes(browser: Any, running: Running, tmp_path: Path) -> None:
     page, told = open_page(browser, running)
     page.on("dialog", lambda dialog: dialog.accept())

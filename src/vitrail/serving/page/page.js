@@ -3,7 +3,7 @@
 import { bars, code, element, failure, percent, thumbnails } from "/static/drawing.js";
 
 const find = (id) => document.getElementById(id);
-const state = { models: [], galleries: [], model: null, gallery: null, picture: null, name: "picture.jpg", key: "", turn: 0 };
+const state = { models: [], galleries: [], model: null, ready: false, gallery: null, picture: null, name: "picture.jpg", key: "", turn: 0 };
 const TOP = 5;
 
 // Asking.
@@ -81,6 +81,7 @@ function choose(id, names, texts = names) {
 
 async function chooseModel(name) {
   if (name === undefined) return;
+  state.ready = false;
   try {
     state.model = await (await ask(`/v1/models/${encodeURIComponent(name)}`)).json();
   } catch (error) {
@@ -92,6 +93,7 @@ async function chooseModel(name) {
   prepareMaps();
   await listClasses();
   for (const id of ["classes", "maps", "overlay", "neighbours"]) find(id).hidden = true;
+  state.ready = true;
   if (state.picture) await look();
 }
 
@@ -115,6 +117,7 @@ async function look() {
   const turn = ++state.turn;
   find("status").textContent = "Looking ...";
   find("error").hidden = true;
+  if (!state.ready) return; // a picture that came before the models: chooseModel looks at it
   const able = (ability) => state.model?.abilities.includes(ability);
   const tasks = [];
   if (able("predict")) tasks.push(showClasses(turn));
