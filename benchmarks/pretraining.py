@@ -19,11 +19,13 @@ from typing import NamedTuple
 from head_start import draw
 
 SHARE = 0.1
+SIZE = ["image_size=48"]
 TRUNK = {"patch_size": 8, "dim": 96, "depth": 5, "num_heads": 3, "init_std": None}
 VIT = {**TRUNK, "pool": "average", "layer_scale": 0.1}
 # Probes and pictures come at the end alone.
-RARE = ["evaluation.every=1", "watch.probe_every=1000", "watch.pictures=null"]
-FINE_TUNING = ["epochs=30", "image_size=64", "optimizer.layer_decay=1.0", "evaluation.every=30"]
+RARE = ["evaluation.every=5", "watch.probe_every=1000", "watch.pictures=null"]
+LABELS = [*SIZE, "optimizer.layer_decay=1.0"]
+FINE_TUNING = [*LABELS, "epochs=60", "evaluation.every=60"]
 
 
 class Arm(NamedTuple):
@@ -40,17 +42,20 @@ def with_stem(stem: str) -> dict[str, object]:
     return {**VIT, "stem": stem}
 
 
-MASKED = ["image_size=64", "epochs=12", "watch.knn=false"]
-SUPERVISED = ["epochs=8", "image_size=64", "optimizer.layer_decay=1.0", "evaluation.every=4"]
+MASKED = [*SIZE, "epochs=40", "watch.knn=false"]
+SUPERVISED = [*LABELS, "epochs=20", "evaluation.every=10"]
+# Pictures of 32 pixels have nothing to show in a crop of a twentieth, and nothing to lose by a blur.
+CROPS = ["crops.num_local=2", "crops.local_size=24", "crops.local.scale=[0.2,0.5]"]
+DINO = [*SIZE, *CROPS, *(f"crops.{crop}.blur=0" for crop in ("first", "second", "local"))]
 STEMS = ("linear", "conv_bn", "hmlp_bn", "hmlp_ln")
 RESMLP = {**{key: value for key, value in TRUNK.items() if key != "num_heads"}, "layer_scale": 0.1}
 ARMS = {
     "scratch": Arm(None, []),
-    "dino": Arm("dino_small", ["epochs=6", "crops.num_local=4"]),
+    "dino": Arm("dino_small", [*DINO, "epochs=40"]),
     "masked": Arm("masked_small", MASKED),
-    "features": Arm("features_small", ["image_size=64", "epochs=12", "teacher.cache=views:2"]),
+    "features": Arm("features_small", [*SIZE, "epochs=40", "teacher.cache=views:2", "teacher.image_size=112"]),
     "scratch_resmlp": Arm(None, [], "resmlp_s12", RESMLP),
-    "dino_resmlp": Arm("dino_small", ["epochs=6", "crops.num_local=2"], "resmlp_s12", RESMLP),
+    "dino_resmlp": Arm("dino_small", [*DINO, "epochs=25"], "resmlp_s12", RESMLP),
     **{f"masked_{stem}": Arm("masked_small", MASKED, settings=with_stem(stem)) for stem in STEMS if stem != "linear"},
     **{f"supervised_{stem}": Arm("masked_small_labels", SUPERVISED, settings=with_stem(stem)) for stem in STEMS},
 }
@@ -76,6 +81,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
+    parser.add_argument("--teacher", default="deit_tiny", help="of the arm features: a name or a saved model")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     arguments = parser.parse_args()
     per_class = [len(list(place.iterdir())) for place in (arguments.data / "train").iterdir()]
@@ -91,6 +97,7 @@ def main() -> None:
             if arm.recipe is not None:
                 is_labelled = arm.recipe.endswith("_labels")
                 words = [f"data={arguments.data}", *model, *arm.words, *(["init=null"] if is_labelled else RARE)]
+                words += [f"teacher={arguments.teacher}"] if name == "features" else []
                 before = run("train" if is_labelled else "pretrain", arm.recipe, out, words)
             after = "-"
             if not name.startswith("supervised"):

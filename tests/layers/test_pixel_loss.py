@@ -8,16 +8,20 @@ from vitrail.layers import pixel_loss
 from vitrail.layers.pixel_loss import upsampled_cross_entropy
 
 
+@pytest.mark.parametrize("weights", [None, torch.tensor([0.5, 2.0, 1.0, 0.0, 3.0])], ids=["equal", "weighted"])
 @pytest.mark.parametrize("size", [(24, 40), (23, 37), (6, 10)])
-def test_strips_are_the_loss_of_all_pixels(size: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_strips_are_the_loss_of_all_pixels(
+    size: tuple[int, int], weights: torch.Tensor | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(pixel_loss, "_NUMBERS", {"cpu": 5 * size[1] * 4})  # four rows at a time
     torch.manual_seed(0)
     logits = torch.randn(3, 5, 6, 10, requires_grad=True)
     masks = torch.randint(5, (3, *size), dtype=torch.uint8)
     masks[0, :, ::3] = 255
     wide = functional.interpolate(logits, size=size, mode="bilinear", align_corners=False)
-    wanted = functional.cross_entropy(wide, masks.long(), ignore_index=255, reduction="sum") / masks.numel()
-    found = upsampled_cross_entropy(logits, masks)
+    wanted = functional.cross_entropy(wide, masks.long(), weight=weights, ignore_index=255, reduction="sum")
+    wanted = wanted / masks.numel()
+    found = upsampled_cross_entropy(logits, masks, weights=weights)
     torch.testing.assert_close(found, wanted)
     [slope], [expected] = (torch.autograd.grad(3.0 * cost, [logits]) for cost in (found, wanted))
     torch.testing.assert_close(slope, expected)

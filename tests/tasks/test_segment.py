@@ -93,6 +93,12 @@ def test_a_damaged_note_of_looking_is_told(run: RunFolder, tmp_path: Path, capsy
     assert "task.json" in capsys.readouterr().err
 
 
+def test_rare_classes_weigh_more_where_it_is_asked(run: RunFolder, tmp_path: Path) -> None:
+    balanced = run_in(tmp_path / "balanced", *WORDS, "epochs=1", "segment.balance=0.5")
+    assert losses(balanced)[1] != losses(run)[1]
+    assert losses(balanced)[1] == pytest.approx(losses(run)[1], rel=0.3)  # of the same order
+
+
 def test_two_processes_give_the_losses_and_numbers_of_one(tmp_path: Path) -> None:
     words = (*WORDS, "regularisation.drop_path=0.2", "epochs=1")
     run_two(tmp_path / "two", *words)

@@ -11,12 +11,15 @@ _NUMBERS = {"cpu": 2**21}  # logits of pixels that are there at a time, by the t
 _OTHERWISE = 2**26
 
 
-def upsampled_cross_entropy(logits: Tensor, masks: Tensor, *, ignored: int = 255) -> Tensor:
+def upsampled_cross_entropy(
+    logits: Tensor, masks: Tensor, *, weights: Tensor | None = None, ignored: int = 255
+) -> Tensor:
     """The sum over labelled pixels divided by all, of bilinearly upsampled logits [batch, classes, rows, columns].
 
-    Masks are uint8 [batch, height, width], `ignored` where a pixel has no label.
+    Masks are uint8 [batch, height, width], `ignored` where a pixel has no label; `weights` [classes] multiply the loss
+    of the pixels of each class.
     """
-    cost: Tensor = _PixelLoss.apply(logits, masks, ignored)
+    cost: Tensor = _PixelLoss.apply(logits, masks, weights, ignored)
     return cost
 
 
@@ -25,7 +28,7 @@ class _PixelLoss(torch.autograd.Function):
 
     @staticmethod
     @torch.autocast("cuda", enabled=False)
-    def forward(context: Any, logits: Tensor, masks: Tensor, ignored: int) -> Tensor:
+    def forward(context: Any, logits: Tensor, masks: Tensor, weights: Tensor | None, ignored: int) -> Tensor:
         height, width = masks.shape[1:]
         num_classes, num_rows = logits.shape[1:3]
         coarse = logits.detach().float()
@@ -38,7 +41,9 @@ class _PixelLoss(torch.autograd.Function):
                 rows = slice(first, first + strip)
                 upper, lower, part = above[rows], below[rows], share[rows]
                 narrow = torch.lerp(coarse[image].index_select(1, upper), coarse[image].index_select(1, lower), part)
-                cost, slope = _judge(narrow, mask[rows], ignored=ignored, wants_slope=gradient is not None)
+                cost, slope = _judge(
+                    narrow, mask[rows], weights=weights, ignored=ignored, wants_slope=gradient is not None
+                )
                 total += cost
                 if gradient is not None and slope is not None:
                     gradient[image].index_add_(1, upper, slope * (1.0 - part))
@@ -48,23 +53,26 @@ class _PixelLoss(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(context: Any, upstream: Tensor) -> tuple[Tensor | None, None, None]:
-        return (None if context.gradient is None else context.gradient * upstream), None, None
+    def backward(context: Any, upstream: Tensor) -> tuple[Tensor | None, None, None, None]:
+        return (None if context.gradient is None else context.gradient * upstream), None, None, None
 
 
-def _judge(narrow: Tensor, mask: Tensor, *, ignored: int, wants_slope: bool) -> tuple[Tensor, Tensor | None]:
+def _judge(
+    narrow: Tensor, mask: Tensor, *, weights: Tensor | None, ignored: int, wants_slope: bool
+) -> tuple[Tensor, Tensor | None]:
     """The cost of rows of logits [classes, rows, columns] at pixels [rows, width], and its slope by these logits."""
     num_classes, num_rows, num_columns = narrow.shape
     wide = functional.interpolate(narrow[None], size=(num_rows, mask.shape[1]), mode="bilinear", align_corners=False)[0]
     is_known = mask != ignored
     target = torch.where(is_known, mask, 0).long()[None]
+    worth = is_known if weights is None else is_known * weights[target[0]]
     logarithms = wide.log_softmax(dim=0)
-    cost = -(logarithms.gather(0, target)[0] * is_known).sum(dtype=torch.float64)
+    cost = -(logarithms.gather(0, target)[0] * worth).sum(dtype=torch.float64)
     if not wants_slope:
         return cost, None
     slope = logarithms.exp_()
     slope.scatter_add_(0, target, torch.full_like(target, -1.0, dtype=slope.dtype))
-    slope *= is_known
+    slope *= worth
     back = torch.ops.aten.upsample_bilinear2d_backward(
         slope[None], (num_rows, mask.shape[1]), (1, num_classes, num_rows, num_columns), False, None, None
     )

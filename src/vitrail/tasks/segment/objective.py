@@ -22,6 +22,7 @@ class PixelCrossEntropy(Objective[MaskBatch]):
     is_divisible: ClassVar[bool] = True
 
     auxiliary: float = 0.4  # weight of the auxiliary head's loss
+    weights: Tensor | None = None  # float32 [classes], where pixels of some classes weigh more than others
 
     def __call__(self, model: nn.Module, batch: MaskBatch) -> Losses:
         said: Segmented = model(batch.images)
@@ -33,4 +34,4 @@ class PixelCrossEntropy(Objective[MaskBatch]):
 
     def cost(self, logits: Tensor, masks: Tensor) -> Tensor:
         """What logits on a coarser grid cost at the pixels of masks [batch, height, width]."""
-        return upsampled_cross_entropy(logits, masks)
+        return upsampled_cross_entropy(logits, masks, weights=self.weights)

@@ -30,6 +30,8 @@ class SegmentHeadSettings(Section):
     """four blocks that are read, counted from 0; null: 3, 5, 7 and 11 of 12, in proportion for other depths"""
     auxiliary: float = Field(default=0.4, ge=0.0)
     """weight of the loss of an auxiliary FCN head on the trunk's resolution, used in training only; 0: there is none"""
+    balance: float = Field(default=0.0, ge=0.0, le=1.0)
+    """how much more pixels of rare classes weigh: share of the class to the power of minus this; 0: all the same"""
     ignore: tuple[str, ...] = ()
     """names of classes whose pixels count as unlabelled: neither learnt nor measured"""
 

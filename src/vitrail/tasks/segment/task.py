@@ -36,6 +36,7 @@ from vitrail.tasks.images.dense_task import DenseTask
 from vitrail.tasks.images.image_task import require_classes
 from vitrail.tasks.images.initial_weights import make_backbone
 from vitrail.tasks.segment.class_table import apply_table, keep_classes, table_of
+from vitrail.tasks.segment.class_weights import balance_classes, count_pixels
 from vitrail.tasks.segment.evaluator import SegmentEvaluator
 from vitrail.tasks.segment.looking_notes import note_looking
 from vitrail.tasks.segment.measures import LOSSES, MEASURES
@@ -96,7 +97,13 @@ class Segment(DenseTask[MaskBatch, SegmentationData]):
 
     def make_objective(self, *, total_steps: int, is_trial: bool = False) -> PixelCrossEntropy:
         """The loss of every pixel."""
-        return PixelCrossEntropy(auxiliary=self.recipe.segment.auxiliary)
+        settings = self.recipe.segment
+        if settings.balance == 0.0 or is_trial:
+            return PixelCrossEntropy(auxiliary=settings.auxiliary)
+        num_classes = len(keep_classes(self.data.classes, settings.ignore))
+        counts = count_pixels(self.data.train, table=self.table, num_classes=num_classes)
+        weights = balance_classes(counts, power=settings.balance).to(self.site.device)
+        return PixelCrossEntropy(auxiliary=settings.auxiliary, weights=weights)
 
     def prepare(self, batch: MaskBatch, at: StepContext) -> MaskBatch:
         """Images normalised, masks by the classes that are learnt."""
