@@ -29,7 +29,7 @@ class Masks(SegmentationSet):
         mask = self.masks[index]
         if mask is None:
             raise BrokenImageError("is cut off")
-        return np.array([mask], dtype=np.uint8)
+        return np.frombuffer(bytes(mask), dtype=np.uint8)[None]  # as files give it, for reading only
 
 
 def test_pixels_are_counted_by_the_classes_that_are_learnt() -> None:

@@ -16,7 +16,7 @@ def count_pixels(data: SegmentationSet, *, table: Tensor, num_classes: int) -> T
     step = max(1, len(data) // _MASKS)
     for index in range(0, len(data), step):
         try:
-            mask = torch.from_numpy(data.read_mask(index))
+            mask = torch.from_numpy(data.read_mask(index).copy())  # what a file gives may be for reading only
         except (OSError, BrokenImageError):
             continue  # what can't be read is told where it is learnt from
         known = apply_table(mask, table)
