@@ -18,6 +18,7 @@ from vitrail.cli.gallery_text import (
     show,
 )
 from vitrail.cli.predict import find_images
+from vitrail.cli.together import refuse_several
 from vitrail.inference.passes import (
     KEYS,
     Passes,
@@ -34,6 +35,7 @@ from vitrail.inference.passes import (
 if TYPE_CHECKING:
     from vitrail.data.contract import Dataset
     from vitrail.evaluation.features import Extraction
+    from vitrail.evaluation.together import Together
     from vitrail.gallery.gallery import Gallery
 
 SUMMARY = "search images by images, and add classes from a few pictures"
@@ -79,6 +81,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Do what the action says."""
+    if arguments.action != "build":
+        refuse_several(arguments.world, f"gallery {arguments.action}")
     actions: Mapping[str, Callable[[argparse.Namespace], int]] = {
         "build": _build,
         "add": _add,
@@ -102,8 +106,10 @@ def _build(arguments: argparse.Namespace) -> int:
     from vitrail.gallery.gallery import Gallery
     from vitrail.gallery.stores import open_store
 
+    world = arguments.world
     store = open_store(str(settings["out"]), **_of_milvus(settings))
-    store.check_new()
+    if world.is_main:
+        store.check_new()
     choices = Choices(
         level=_text(settings.get("level")),
         coarse=_text(settings.get("coarse")),
@@ -118,12 +124,13 @@ def _build(arguments: argparse.Namespace) -> int:
     data = _open_data(settings, share)
     trained = load_seeing(words[0], settings)
     choose_levels(data, choices, trained_on=trained.level)  # what is wrong shows before the work begins
-    store.choose_index(choices.index, num_images=len(data))
+    if world.is_main:
+        store.choose_index(choices.index, num_images=len(data))
     held_out = _open_held_out(words[0], settings, data, share)
     total = len(data) + (0 if held_out is None else len(held_out))
     with show_progress("embeddings", total=total) as advance:
         unread = build_gallery(
-            _extraction(trained, data, settings),
+            _extraction(trained, data, settings, world=world),
             data,
             store=store,
             held_out=held_out,
@@ -308,10 +315,12 @@ def _find_source(folder: str, settings: Mapping[str, Any]) -> str:
     return source
 
 
-def _extraction(trained: Any, data: "Dataset | None", settings: Mapping[str, Any]) -> "Extraction":
+def _extraction(
+    trained: Any, data: "Dataset | None", settings: Mapping[str, Any], *, world: "Together | None" = None
+) -> "Extraction":
     from vitrail.gallery.gallery_images import GivenImages
 
-    return make_extraction(trained, Passes(GivenImages([]) if data is None else data, "label", settings))
+    return make_extraction(trained, Passes(GivenImages([]) if data is None else data, "label", settings, world=world))
 
 
 def _embed(arguments: argparse.Namespace, *keys: str) -> "tuple[Gallery, list[str], Any, Mapping[str, Any]]":

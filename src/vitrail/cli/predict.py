@@ -56,15 +56,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Answer as the images come; what can't be read is named on stderr."""
     from vitrail.data.sources.files import ImageFiles
+    from vitrail.inference.answering import answer_together
     from vitrail.inference.passes import Passes, join_init_of
     from vitrail.inference.trained import load_trained
     from vitrail.tasks import find_task
 
+    world = arguments.world
     words, trunk = _take_trunk(arguments.paths)
     model, *words = join_init_of(arguments.model, words)
     trained = load_trained(model, trunk=trunk)
     trained.require_classifier(model)
-    paths = find_images(words)
+    paths = world.share(find_images(words) if world.is_main else None)  # stdin is the main process's
     if trained.classes is None:
         print("the model says no names of its classes: they are numbers", file=sys.stderr)
     data, num_unread = ImageFiles(paths), 0
@@ -82,10 +84,14 @@ def run(arguments: argparse.Namespace) -> int:
             writer.write_unread(problem)
             advance(1)
 
-        passes = Passes(data, None, settings)
+        passes = Passes(data, None, settings, world=world)
         task = find_task(trained.task)
-        answers = task.answer(trained, data, passes=passes, top=arguments.top, note_unread=note_unread)
-        if arguments.out is not None:
+        answers = answer_together(
+            passes,
+            lambda note: task.answer(trained, data, passes=passes, top=arguments.top, note_unread=note),
+            note_unread,
+        )
+        if arguments.out is not None and world.is_main:
             answers = task.keep(answers, trained=trained, data=data, folder=_make_folder(arguments.out))
         for answer in answers:
             writer.write(answer)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from vitrail.data.contract import Dataset
     from vitrail.evaluation.features import Embeddings
     from vitrail.evaluation.retrieval import Levelled
+    from vitrail.evaluation.together import Together
     from vitrail.inference.trained import Trained
 
 SUMMARY = "measure retrieval and on-the-fly classes, level by level"
@@ -79,6 +80,7 @@ class _Task:
     levels: tuple[str, ...]  # from the coarsest to the finest
     settings: Mapping[str, Any]
     queries: tuple[int, ...] | None  # places in val of the images whose ranked lists are drawn; None: of some
+    world: "Together"  # processes that share the images of each pass; the main one measures
 
     @property
     def coarse(self) -> str | None:
@@ -88,13 +90,15 @@ class _Task:
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure run after run, then print, write and draw."""
+    from vitrail.evaluation.together import leave_rest_to_main
+
     sources, settings = split_words(arguments.settings, keys=_KEYS)
     if not sources or "data" not in settings:
         raise ValueError("write `vitrail retrieve RUN [RUN ...] data=SPEC`")
     out = _open_out(arguments, settings)
     num_splits = _read_splits(arguments, settings)
     methods = _read_methods(arguments, settings, count=len(sources))
-    task = _open_task(sources, settings, num_images=arguments.images)
+    task = _open_task(sources, settings, num_images=arguments.images, world=arguments.world)
     pictures = _plan_pictures(arguments, task)
     reports = []
     for name, source in name_runs(sources).items():
@@ -109,6 +113,7 @@ def run(arguments: argparse.Namespace) -> int:
                 **_measure(name, trained, task, pictures, trained_on=level, num_splits=num_splits),
             }
         )
+    leave_rest_to_main(task.world)
     content = {
         "data": task.train.name,
         "split": task.val.split,
@@ -196,7 +201,9 @@ def _draw_levels(content: Mapping[str, Any], methods: Sequence[str] | None, path
     return draw_granularity(levelled, list(content["levels"]), path)
 
 
-def _open_task(sources: Sequence[str], settings: Mapping[str, Any], *, num_images: int | None) -> _Task:
+def _open_task(
+    sources: Sequence[str], settings: Mapping[str, Any], *, num_images: int | None, world: "Together"
+) -> _Task:
     """Both splits; data without a val of its own is split so that no run was trained on an image that asks."""
     import numpy as np
     import torch
@@ -228,7 +235,7 @@ def _open_task(sources: Sequence[str], settings: Mapping[str, Any], *, num_image
         raise ValueError(f"{val.split} of {val.name} has no labels: there is nothing to measure by")
     if "coarse" in settings and settings["coarse"] not in levels:
         raise ValueError(f"{train.name} has no labels {settings['coarse']!r}; it has: {', '.join(levels)}")
-    return _Task(train, val, levels, settings, queries)
+    return _Task(train, val, levels, settings, queries, world)
 
 
 def _plan_pictures(arguments: argparse.Namespace, task: _Task) -> "Pictures":
@@ -287,10 +294,19 @@ def _measure(
 
     answers = _Answers(name, trained, task)
     images, queries = answers.embed(task.train), answers.embed(task.val)
+    coarse_of = {
+        level: choose_coarse(task.train, level, trained_on=trained_on, wanted=task.coarse) for level in task.levels
+    }
+    known = {
+        level: None if coarse is None else answers.classify(task.val, coarse) for level, coarse in coarse_of.items()
+    }
+    if num_splits:
+        answers.classify(task.train, task.coarse or task.levels[0])
+    if not task.world.is_main:
+        return {}
     figures = {}
-    for level in task.levels:
-        coarse = choose_coarse(task.train, level, trained_on=trained_on, wanted=task.coarse)
-        probabilities = None if coarse is None else answers.classify(task.val, coarse)
+    for level, coarse in coarse_of.items():
+        probabilities = known[level]
         with show_progress(f"{name}: {level}", total=1):
             found = evaluate_level(queries, images, level, coarse=coarse, probabilities=probabilities)
         by = None if coarse is None else "neighbours" if probabilities is None else "classifier"
@@ -345,7 +361,7 @@ class _Answers:
         from vitrail.evaluation.features import embed
         from vitrail.evaluation.retrieval import Levelled
 
-        passes = Passes(data, self.task.levels[0], self.task.settings)
+        passes = Passes(data, self.task.levels[0], self.task.settings, world=self.task.world)
         cache = self.task.settings.get("cache")
         with show_progress(f"{self.name}: embeddings of {data.split}", total=len(data)) as advance:
             found = embed(
@@ -386,9 +402,10 @@ class _Answers:
             return None
         order = torch.tensor([known.index(name) for name in classes])
         table = torch.zeros(len(data), len(classes))
-        passes = Passes(data, level, self.task.settings)
+        passes = Passes(data, level, self.task.settings, world=self.task.world)
         model = dataclasses.replace(trained, model=as_folded(trained.model))
         title = f"{self.name}: classifier on {data.split}"
         for logits, batch in passes.answers(model, title=title, note_unread=lambda problem: None):
             table[batch.indices] = logits.softmax(dim=1).cpu()[:, order]
+        table = self.task.world.sum(table)  # each image is in one process's table, and zero in those of the others
         return table[self._embeddings[data.split].indices]
