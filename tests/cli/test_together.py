@@ -16,7 +16,8 @@ from PIL import Image
 from tiny_runs import run_in
 from warm import WarmProcess, start_ranks
 
-from vitrail.cli import main
+from vitrail.cli import main, predict
+from vitrail.cli.saved_answers import SavedAnswers
 from vitrail.evaluation import features
 from vitrail.storage.tensors import read_tensors
 
@@ -81,6 +82,47 @@ def test_predict_tells_in_the_order_of_the_files(run: str, tmp_path: Path, ask_o
     two = sorted(ask_two(*words, code=1).splitlines())
     assert one == two
     assert len(two) == 23 + 4 + (kind == "--csv")
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl"])
+def test_answers_that_are_saved_go_on_after_a_kill(
+    run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ask_one: Ask, ending: str
+) -> None:
+    images, file = make_images(tmp_path / "images", count=9, broken=(2,)), tmp_path / f"answers.{ending}"
+    words = ("predict", run, str(images), "--batch-size", "2", "--save")
+    ask_one(*words, str(tmp_path / f"whole.{ending}"), code=1)
+    kind = predict._JsonLines if ending == "jsonl" else predict._CsvLines
+    write, told = kind.write, []
+
+    def ending_after_five(self: Any, answer: Any) -> None:
+        told.append(answer)
+        if len(told) == 6:
+            self.file.write("torn")
+            self.file.flush()
+            raise KeyboardInterrupt
+        write(self, answer)
+
+    monkeypatch.setattr(kind, "write", ending_after_five)
+    ask_one(*words, str(file), code=130)
+    told.clear()
+    assert not file.exists()
+    assert f"9 images are in {file}" in ask_two(*words, str(file), code=1)
+    assert file.read_bytes() == (tmp_path / f"whole.{ending}").read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([file.name, "images", f"whole.{ending}"])
+    assert "is there already: remove it" in ask_one(*words, str(file), code=2)
+
+
+def test_answers_of_another_question_are_not_gone_on_with(tmp_path: Path) -> None:
+    first = SavedAnswers(str(tmp_path / "a.csv"), key="one", paths=["x", "y"])
+    assert first.begin().num_rows == 0
+    first.rows.write_text('path,class_1,error\n"x\n1",cat,\ny,,broken\nz,c')
+    begun = first.begin()
+    assert (begun.num_rows, begun.num_unread, begun.columns) == (2, 1, ("path", "class_1", "error"))
+    assert first.rows.read_text().endswith("broken\n")
+    assert SavedAnswers(str(tmp_path / "a.csv"), key="two", paths=["x", "y"]).begin().num_rows == 0
+    assert first.rows.read_text() == ""
+    with pytest.raises(ValueError, match=r"ends with \.csv or \.jsonl"):
+        SavedAnswers(str(tmp_path / "a.txt"), key="one", paths=[])
 
 
 def test_a_gallery_has_the_bits_of_one_process(run: str, tmp_path: Path, ask_one: Ask) -> None:

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -14,7 +13,6 @@ VERBS = ("evaluate", "predict", "probe", "retrieve", "explain", "gallery")
 _KEYS = ("devices", "nodes")
 _PATIENCE = timedelta(days=1)  # a process may be that far ahead; one that is gone is noticed at once
 _OWN_CODES = (1, 141)  # of the main process, which say that images could not be read or the reader of a pipe has left
-_SECONDS_OF_MAIN = 3.0  # for the main process to tell the same error, and the launcher to end the others
 
 
 def take_processes(words: Sequence[str]) -> tuple[list[str], dict[str, int]]:
@@ -62,8 +60,10 @@ def run_together(words: Sequence[str], asked: Mapping[str, int], run: "Callable[
 
 def tell_once() -> None:
     """Leave it to the main process to tell an error, where it has the same; called before it is told."""
-    if os.environ.get("RANK", "0") != "0" and "VITRAIL_LAUNCHER" not in os.environ:
-        time.sleep(_SECONDS_OF_MAIN)  # torchrun ends this process meanwhile
+    if "RANK" in os.environ:
+        from vitrail.training.parallel.launch import let_main_tell
+
+        let_main_tell()
 
 
 def refuse_several(world: "Together", what: str) -> None:

@@ -99,6 +99,7 @@ def embed(
     data: Dataset,
     *,
     cache: str | os.PathLike[str] | None = None,
+    key: str | None = None,
     advance: Callable[[int], object] = _ignore,
 ) -> Embeddings:
     """The embeddings of all images of the data, from the folder `cache` where it has those of the same key.
@@ -106,10 +107,11 @@ def embed(
     Images that can't be read are left out and listed. `advance` is told of every batch's number of images. What is
     computed for a cache is written as it comes: a pass that was killed goes on with what is there, and memory holds
     some batches only. Several processes compute an equal share each, which they write to the cache or, without one, to
-    a folder that is removed; every process then has all embeddings.
+    a folder that is removed; every process then has all embeddings. A `key` of the caller's own spares reading images
+    that are no files only to know them again.
     """
     if cache is not None:
-        return _embed_in(Path(cache).expanduser(), extraction, data, advance=advance)
+        return _embed_in(Path(cache).expanduser(), extraction, data, key=key, advance=advance)
     if extraction.world.num_ranks > 1:
         with _scratch_folder(extraction.world) as folder:
             _compute_parts(extraction, data, folder / "features.safetensors", advance=advance)
@@ -118,10 +120,13 @@ def embed(
     return _with_some(found, data)
 
 
-def _embed_in(folder: Path, extraction: Extraction, data: Dataset, *, advance: Callable[[int], object]) -> Embeddings:
+def _embed_in(
+    folder: Path, extraction: Extraction, data: Dataset, *, key: str | None, advance: Callable[[int], object]
+) -> Embeddings:
     """The embeddings in a folder, where they are computed if need be."""
     world = extraction.world
-    key, known = world.share(_look_up(folder, extraction, data) if world.is_main else None)
+    key, known = world.share(_look_up(folder, extraction, data, key=key) if world.is_main else None)
+    assert key is not None
     path = Path(folder / f"features-{key}.safetensors" if known is None else known)
     if known is None:
         with _working_in(folder, key, is_main=world.is_main):
@@ -139,18 +144,18 @@ def _open_made(path: Path, data: Dataset) -> Embeddings:
     return _with_some(found, data)
 
 
-def _look_up(folder: Path, extraction: Extraction, data: Dataset) -> tuple[str, str | None]:
+def _look_up(folder: Path, extraction: Extraction, data: Dataset, *, key: str | None) -> tuple[str, str | None]:
     """The key of embeddings, and the file that has them."""
-    key = extraction.key(data)
+    has_own_key, key = key is not None, key or extraction.key(data)
     path = folder / f"features-{key}.safetensors"
     if read_embeddings(path) is not None:
         return key, str(path)
-    if any(folder.glob("features-*")):
+    if not has_own_key and any(folder.glob("features-*")):
         former = folder / f"features-{_former_key(extraction, data)}.safetensors"
         if read_embeddings(former) is not None:
             return key, str(former)
-    remove(path)  # it is damaged, if it is there
     _check_writable(folder)
+    remove(path)  # it is damaged, if it is there
     return key, None
 
 

@@ -24,6 +24,7 @@ _SIGNAL_BASE = 128  # what shells add to the signal that ended a process
 _GRACE_SECONDS = 4.0  # for the main process to end by itself when another has
 _SAVING_SECONDS = 120.0  # for all to save and end when one of them was told to stop
 _POLL_SECONDS = 0.05
+_SECONDS_OF_MAIN = 3.0  # for the main process to tell an error, and torchrun to end the others
 _LAUNCHER = "VITRAIL_LAUNCHER"  # the variable that holds its process's number
 _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of Linux's prctl
 
@@ -41,6 +42,15 @@ def stop_with_launcher() -> None:
     ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGTERM)
     if os.getppid() != int(launcher):
         raise SystemExit(LOST_OTHERS)
+
+
+def let_main_tell() -> None:
+    """Give the main process time to tell an error that all have: torchrun then ends this process, before it does too.
+
+    Our own launcher listens to other processes only where they alone have failed.
+    """
+    if os.environ.get("RANK", "0") != "0" and _LAUNCHER not in os.environ:
+        time.sleep(_SECONDS_OF_MAIN)
 
 
 def launch(
