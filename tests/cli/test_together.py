@@ -126,11 +126,11 @@ def test_answers_of_another_question_are_not_gone_on_with(tmp_path: Path) -> Non
 
 
 def test_a_gallery_has_the_bits_of_one_process(run: str, tmp_path: Path, ask_one: Ask) -> None:
-    made = []
+    made, more = [], make_images(tmp_path / "more", count=6)
     for name, ask in (("one", ask_one), ("two", ask_two)):
         ask("gallery", "build", run, f"data={DATA}", f"out={tmp_path / name}", "batch_size=5", "precision=fp32")
-        (part,) = (tmp_path / name).glob("part-*.safetensors")
-        made.append(part.read_bytes())
+        assert "6 added" in ask("gallery", "add", str(tmp_path / name), f"data={more}", "split=all", "batch_size=2")
+        made.append(sorted(part.read_bytes() for part in (tmp_path / name).glob("part-*.safetensors")))
     assert made[0] == made[1]
     assert "the work of one process" in _second_fails("gallery", "report", str(tmp_path / "two"))
 
@@ -153,8 +153,8 @@ def test_probe_and_retrieve_measure_the_same(run: str, ask_one: Ask) -> None:
         report.pop("embedding_seconds")
         report["probes"][0].pop("seconds")
     assert one == two
-    words = ("retrieve", run, f"data={DATA}", "batch_size=5", "precision=fp32", "--json")
-    assert json.loads(ask_one(*words)) == json.loads(ask_two(*words))
+    asked = ("retrieve", run, f"data={DATA}", "batch_size=5", "precision=fp32", "--json")
+    assert json.loads(ask_one(*asked)) == json.loads(ask_two(*asked))
 
 
 def test_explain_scores_the_same(run: str, ask_one: Ask) -> None:

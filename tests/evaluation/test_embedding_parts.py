@@ -16,7 +16,7 @@ from vitrail.data.stored import ArrayDataset
 from vitrail.data.turns import RangeSampler, cut_evenly, cut_pieces, own_ranges
 from vitrail.evaluation.embedding_files import EmbeddingParts, Embeddings, read_embeddings, write_embeddings
 from vitrail.evaluation.features import Extraction, embed
-from vitrail.evaluation.together import Together, leave_rest_to_main
+from vitrail.evaluation.together import Alone, Together, leave_rest_to_main
 from vitrail.storage.tensors import join_tensors, read_tensors, write_tensors
 
 
@@ -37,8 +37,7 @@ def model() -> Any:
 
 def extraction_of(model: Any, world: Together | None = None) -> Extraction:
     view, device = EvaluationView(image_size=16, crop_ratio=1.0), torch.device("cpu")
-    others = {} if world is None else {"world": world}
-    return Extraction(model, view, Normalize(), device, batch_size=3, **others)
+    return Extraction(model, view, Normalize(), device, batch_size=3, world=world or Alone())
 
 
 @pytest.mark.parametrize("count", [1, 2, 20])
