@@ -107,15 +107,15 @@ def embed(
     Images that can't be read are left out and listed. `advance` is told of every batch's number of images. What is
     computed for a cache is written as it comes: a pass that was killed goes on with what is there, and memory holds
     some batches only. Several processes compute an equal share each, which they write to the cache or, without one, to
-    a folder that is removed; every process then has all embeddings. A `key` of the caller's own spares reading images
-    that are no files only to know them again.
+    a folder that is removed; the main process then has all embeddings, and the others none. A `key` of the caller's own
+    spares reading images that are no files only to know them again.
     """
     if cache is not None:
         return _embed_in(Path(cache).expanduser(), extraction, data, key=key, advance=advance)
     if extraction.world.num_ranks > 1:
         with _scratch_folder(extraction.world) as folder:
             _compute_parts(extraction, data, folder / "features.safetensors", advance=advance)
-            return _open_made(folder / "features.safetensors", data)
+            return _open_made(folder / "features.safetensors", data, world=extraction.world)
     [found] = _compute(extraction, data, [range(len(data))], advance=advance)
     return _with_some(found, data)
 
@@ -134,13 +134,16 @@ def _embed_in(
                 _compute_parts(extraction, data, path, advance=advance)
     else:
         advance(len(data))
-    return _open_made(path, data)
+    return _open_made(path, data, world=world)
 
 
-def _open_made(path: Path, data: Dataset) -> Embeddings:
+def _open_made(path: Path, data: Dataset, *, world: Together) -> Embeddings:
+    """All embeddings in the main process; none in the others, whose memory they would fill for nothing."""
+    if not world.is_main:
+        return Embeddings(torch.zeros(0, 0), torch.zeros(0, dtype=torch.int64))
     found = read_embeddings(path)
     if found is None:
-        raise ValueError(f"{path} can't be read: give a cache folder that all processes see")
+        raise ValueError(f"{path} was removed, or damaged, as soon as it was written: choose another cache")
     return _with_some(found, data)
 
 
@@ -179,7 +182,6 @@ def _compute_parts(extraction: Extraction, data: Dataset, path: Path, *, advance
         if world.is_main:
             parts.join(path)
             shutil.rmtree(parts.folder, ignore_errors=True)
-        world.gather(None)
 
 
 def _begin_parts(parts: EmbeddingParts, extraction: Extraction, data: Dataset) -> list[range]:
@@ -308,7 +310,6 @@ def _scratch_folder(world: Together) -> Iterator[Path]:
     folder = Path(world.share(tempfile.mkdtemp(prefix="vitrail-features-") if world.is_main else None))
     try:
         yield folder
-        world.gather(None)  # all have opened what they need
     finally:
         if world.is_main:
             shutil.rmtree(folder, ignore_errors=True)
