@@ -50,6 +50,11 @@ class ThreadedWorld(World):
         """For each flag, whether it is true in any process."""
         return [any(votes) for votes in zip(*self.meeting.exchange(self.rank, "any", flags), strict=True)]
 
+    def sum(self, tensor: Tensor) -> Tensor:
+        """The sum over all processes, in place."""
+        sent = self.meeting.exchange(self.rank, "sum", tensor.clone())
+        return tensor.copy_(torch.stack(sent).sum(dim=0))
+
     def share(self, value: Any) -> Any:
         """The main process's value."""
         return self.meeting.exchange(self.rank, "share", value)[0]

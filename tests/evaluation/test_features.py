@@ -169,7 +169,8 @@ def test_a_changed_or_renamed_file_makes_another_key(pictures: Path) -> None:
 
 def test_a_damaged_cache_is_made_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     extraction, data = extraction_of(tiny_model()), open_dataset(SHAPES, "train")
-    first = embed(extraction, data, cache=tmp_path)
+    first = embed(extraction, data)
+    embed(extraction, data, cache=tmp_path)
     (path,) = tmp_path.iterdir()
     path.write_bytes(path.read_bytes()[:100])
     with caplog.at_level(logging.WARNING):

@@ -11,6 +11,7 @@ import torch
 from dense_folders import box_row, write_coco, write_image
 from PIL import Image
 from tiny_runs import finish, run_in, run_two, start, task_of, tiny_recipe, wait_for_step
+from together import run_worlds
 
 import vitrail
 from vitrail.cli import main
@@ -80,6 +81,12 @@ def pictures(tmp_path: Path) -> Path:
     Image.fromarray(noise[:40]).save(folder / "b.png")
     Image.fromarray(np.repeat(noise[:1], 10, axis=1)[:, :900]).save(folder / "line.png")
     return folder
+
+
+def test_two_processes_measure_what_one_does(run: RunFolder) -> None:
+    whole = vitrail.evaluate(run.path, batch_size=1)
+    for found in run_worlds(2, lambda world: vitrail.evaluate(run.path, batch_size=1, world=world)):
+        assert found.record == whole.record
 
 
 def test_a_run_leaves_numbers_pictures_and_a_model(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:

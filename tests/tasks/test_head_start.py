@@ -18,11 +18,12 @@ from vitrail.data.contract import Level
 from vitrail.data.quarantine import Quarantine
 from vitrail.data.sampler import Ranks
 from vitrail.evaluation.predict import predict
+from vitrail.evaluation.together import Alone
 from vitrail.models.contract import Model
 from vitrail.tasks import find_task
 from vitrail.tasks.classify.task import Classify
 from vitrail.tasks.images.head_start import NoProbeError, choose_images
-from vitrail.tasks.site import Alone, Silence, Site
+from vitrail.tasks.site import Silence, Site
 
 COARSE = ("data.level=coarse", "data=shapes:size=16,count=96,val=24")
 PATCHCONVNET = ("model=patchconvnet_s60", "model.settings={stem: linear, patch_size: 4, dim: 16, depth: 1}")

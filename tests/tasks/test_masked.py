@@ -13,11 +13,11 @@ from tiny_runs import finish, run_in, run_two, start, task_of, tiny_recipe, wait
 
 import vitrail
 from vitrail.cli import main
+from vitrail.evaluation.together import Alone
 from vitrail.models.tokenizer import Tokenizer, TokenizerConfig
 from vitrail.storage.tensors import read_tensors
 from vitrail.tasks.contract import StepContext
 from vitrail.tasks.masked.task import MaskedModelling
-from vitrail.tasks.site import Alone
 from vitrail.tasks.tokenizer.objective import Quantisation, TokenizerBatch
 from vitrail.tasks.tokenizer.settings import TokenizerSettings
 from vitrail.tasks.unlabelled.collapse import CollapseError

@@ -11,6 +11,7 @@ import pytest
 import torch
 from PIL import Image
 from tiny_runs import finish, run_in, run_two, start, wait_for_step
+from together import run_worlds
 
 import vitrail
 from vitrail.cli import main
@@ -120,6 +121,12 @@ def test_a_killed_run_goes_on_bit_by_bit(tmp_path: Path) -> None:
     run_in(tmp_path / "whole", *words, "run.threads=1")
     one, other = (weights(folder) for folder in (killed, tmp_path / "whole"))
     assert all(torch.equal(one[name], other[name]) for name in other)
+
+
+def test_two_processes_measure_what_one_does(run: RunFolder) -> None:
+    whole = vitrail.evaluate(run.path, batch_size=3)
+    for found in run_worlds(2, lambda world: vitrail.evaluate(run.path, batch_size=3, world=world)):
+        assert found.record == whole.record
 
 
 @pytest.fixture(scope="module")

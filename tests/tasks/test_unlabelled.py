@@ -8,6 +8,7 @@ import pytest
 import torch
 from PIL import Image
 from tiny_runs import run_in, tiny_recipe
+from together import run_worlds
 from warm import start_ranks
 
 import vitrail
@@ -283,6 +284,8 @@ def test_every_verb_takes_its_run(labelled_run: Path, tmp_path: Path, capsys: py
     assert {key: found[key] for key in ("knn_top1", "probe_top1")} == {
         key: last[key] for key in ("knn_top1", "probe_top1")
     }
+    for shared in run_worlds(2, lambda world: vitrail.evaluate(run, world=world)):
+        assert shared.figures == pytest.approx(found, rel=1e-5)
     on_others = vitrail.evaluate(run, data=str(make_photos(tmp_path / "others", 12)))
     assert set(on_others.figures) == {"effective_rank", "feature_deviation"}
     for words in (

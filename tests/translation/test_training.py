@@ -11,6 +11,7 @@ import pytest
 import torch
 from rich.console import Console
 from tiny_runs import finish, wait_for_step
+from together import run_worlds
 from toy_text import toy_recipe, write_text
 from warm import WarmProcess, start_ranks
 
@@ -205,6 +206,12 @@ def test_settings_of_images_are_refused(text: Path) -> None:
                 task.check()
         else:
             assert task.open().num_train < 60  # what is longer is left out
+
+
+def test_two_processes_measure_what_one_does(whole: RunFolder) -> None:
+    alone = vitrail.evaluate(whole.path)
+    for found in run_worlds(2, lambda world: vitrail.evaluate(whole.path, world=world)):
+        assert found.record == alone.record
 
 
 def test_a_run_is_measured_compared_and_explained(

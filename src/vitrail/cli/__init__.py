@@ -7,7 +7,7 @@ import logging
 import os
 import signal
 import sys
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import vitrail
 from vitrail.cli import (
@@ -33,7 +33,12 @@ from vitrail.cli import (
     train,
     translate,
 )
+from vitrail.cli.together import VERBS as VERBS_OF_PASSES
+from vitrail.cli.together import run_together, take_processes, tell_once
 from vitrail.settings.own import allow_own, trusting_files
+
+if TYPE_CHECKING:
+    from vitrail.evaluation.together import Together
 
 # The one table of verbs. A verb is a module with `SUMMARY`, `add_arguments(parser)` and `run(arguments) -> int`; it
 # imports whatever is heavy inside `run`, so that help answers at once.
@@ -117,6 +122,7 @@ def _answer(argv: list[str] | None) -> int:
         code = _run(words)
         sys.stdout.flush()  # a closed pipe shows here rather than at the interpreter's exit
     except ValueError as error:
+        tell_once()
         print("vitrail: error:", " ".join(str(error).split()), file=sys.stderr)
         return _BAD_USAGE
     except (MemoryError, RuntimeError) as error:
@@ -170,6 +176,9 @@ def _run(argv: list[str]) -> int:
         raise ValueError("help is an option, not a verb: vitrail --help")
     if verb is not None and verb not in VERBS:
         parser.error(f"unknown verb {verb!r}{_suggest(verb, list(VERBS))}")
+    goes_over_data = verb in VERBS_OF_PASSES
+    argv, processes = take_processes(argv) if goes_over_data else (argv, {})
+    words = argv
     trusts = verb not in (None, *_WITHOUT_FILES) and _TRUST in argv
     if trusts:  # anywhere, also behind an action of the verb
         argv = [word for word in argv if word != _TRUST]
@@ -198,7 +207,14 @@ def _run(argv: list[str]) -> int:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     arguments.trust = trusts
     with trusting_files() if trusts else contextlib.nullcontext():
-        return VERBS[verb].run(arguments)
+        if not goes_over_data:
+            return VERBS[verb].run(arguments)
+
+        def run(world: "Together") -> int:
+            arguments.world = world
+            return VERBS[verb].run(arguments)
+
+        return run_together(words, processes, run)
 
 
 def _suggest(word: str, choices: list[str]) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from vitrail.cli import compare
+from vitrail.cli.together import refuse_several
 from vitrail.inference.passes import KEYS, MODEL_HELP, split_words
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
         for option in ("tokens", "sizes", "crop_ratios", "scales", "flip", "window", "short_side", "beam", "csv"):
             if getattr(arguments, option):
                 raise ValueError(f"--{option.replace('_', '-')} is for one model: leave it or --compare out")
+        refuse_several(arguments.world, "--compare")
         return compare.run(sources, settings, as_json=arguments.json)
     source = _only(sources)
     sizes = _numbers(arguments.sizes, "--sizes", int)
@@ -69,6 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
         window=arguments.window,
         short_side=arguments.short_side,
         beam=arguments.beam,
+        world=arguments.world,
         **settings,
     )
     for problem in found.unread[:_NUM_NAMED]:

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitrail.cli.predict import find_images
+from vitrail.cli.together import refuse_several
 from vitrail.inference.passes import MODEL_HELP, join_init_of, open_data, read_whole, seeing, show_progress
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from vitrail.evaluation.together import Together
     from vitrail.explain.maps import AttentionMaps
     from vitrail.explain.maps_page import MapPicture
     from vitrail.inference.trained import Loaded, Trained
@@ -70,6 +72,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise ValueError("--window draws and --score measures: ask for one of them")
     if arguments.score and words:
         raise ValueError(f"--score takes data=SPEC and no images such as {words[0]!r}")
+    if not arguments.score:
+        refuse_several(arguments.world, "explain without --score")
     if not arguments.score and not settings.get("out"):
         raise ValueError("say where the pictures go: add out=DIR")
 
@@ -91,7 +95,7 @@ def run(arguments: argparse.Namespace) -> int:
     trained.model.to(device)
     look = _Look(trained, settings, top=1 if arguments.score else _NUM_CLASSES)
     if arguments.score:
-        return _score(arguments.model, trained, look, settings, is_json=arguments.json)
+        return _score(arguments.model, trained, look, settings, world=arguments.world, is_json=arguments.json)
     return _draw(trained, look, words, settings, is_window=arguments.window, is_json=arguments.json)
 
 
@@ -295,11 +299,20 @@ def _plain(stem: str) -> str:
     return "".join(letter if letter.isascii() and (letter.isalnum() or letter in "-_") else "_" for letter in stem)[:80]
 
 
-def _score(source: str, trained: "Trained", look: _Look, settings: Mapping[str, Any], *, is_json: bool) -> int:
+def _score(
+    source: str,
+    trained: "Trained",
+    look: _Look,
+    settings: Mapping[str, Any],
+    *,
+    world: "Together",
+    is_json: bool,
+) -> int:
     """The mean of every measure, for the model's maps and for the floors."""
+    from vitrail.data.turns import cut_evenly
     from vitrail.explain.masks import find_masks
     from vitrail.explain.measure import choose_places, measure
-    from vitrail.explain.score import NUM_STEPS
+    from vitrail.explain.score import NUM_STEPS, Scores
     from vitrail.inference.folding import as_folded
 
     if "mixing" in look.kinds:
@@ -314,11 +327,11 @@ def _score(source: str, trained: "Trained", look: _Look, settings: Mapping[str, 
     )
     places = choose_places(len(data), limit=read_whole(settings.get("limit", _LIMIT), "limit"))
     steps = read_whole(settings.get("steps", NUM_STEPS), "steps")
-    unread: list[str] = []
+    own = cut_evenly(len(places), world.ranks)
+    unread: list[tuple[str, str]] = []
 
     def note_unread(place: str, detail: str) -> None:
-        unread.append(place)
-        print(f"vitrail: {place}: {detail}", file=sys.stderr)
+        unread.append((place, detail))
 
     with show_progress("score", total=len(places)) as advance:
         scores = measure(
@@ -327,13 +340,17 @@ def _score(source: str, trained: "Trained", look: _Look, settings: Mapping[str, 
             look=look,
             view=trained.view,
             normalize=trained.normalize,
-            places=places,
+            places=places[own.start : own.stop],
             find_mask=find_mask,
             steps=steps,
             batch_size=read_whole(settings.get("batch_size", 32), "batch_size"),
             note_unread=note_unread,
-            advance=advance,
+            advance=lambda count: advance(count * world.num_ranks),
         )
+    scores = Scores.joined(world.gather(scores))
+    unread = [one for part in world.gather(unread) for one in part]
+    for place, detail in unread:
+        print(f"vitrail: {place}: {detail}", file=sys.stderr)
     count = len(places) - len(unread)
     if not count:
         return _NOTHING

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vitrail.cli.gallery_data import open_gallery_data, open_held_out
 from vitrail.cli.gallery_groups import name_group, suggest
 from vitrail.cli.gallery_text import (
     answer_line,
@@ -18,6 +19,7 @@ from vitrail.cli.gallery_text import (
     show,
 )
 from vitrail.cli.predict import find_images
+from vitrail.cli.together import refuse_several
 from vitrail.inference.passes import (
     KEYS,
     Passes,
@@ -34,6 +36,7 @@ from vitrail.inference.passes import (
 if TYPE_CHECKING:
     from vitrail.data.contract import Dataset
     from vitrail.evaluation.features import Extraction
+    from vitrail.evaluation.together import Together
     from vitrail.gallery.gallery import Gallery
 
 SUMMARY = "search images by images, and add classes from a few pictures"
@@ -42,7 +45,6 @@ _COMPUTE = ("batch_size", "workers", "precision", "device")
 _MILVUS = ("index_params", "search_params", "consistency", "partition", "files")  # of new galleries there
 _BUILD = (*KEYS, "out", "coarse", "held_out", "false_reject", "index", "half", "thumbnails", "rule", "cache", *_MILVUS)
 _USE = ("model", "trunk", *_COMPUTE)
-_ALL = "all"  # splits
 _NAMED = 10  # images that could not be read
 _INCOMPLETE = 1  # exit code: some images could not be read
 _RANKINGS = ("cosine", "conditional", "oracle")
@@ -79,6 +81,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Do what the action says."""
+    if arguments.action not in ("build", "add"):
+        refuse_several(arguments.world, f"gallery {arguments.action}")
     actions: Mapping[str, Callable[[argparse.Namespace], int]] = {
         "build": _build,
         "add": _add,
@@ -102,8 +106,10 @@ def _build(arguments: argparse.Namespace) -> int:
     from vitrail.gallery.gallery import Gallery
     from vitrail.gallery.stores import open_store
 
+    world = arguments.world
     store = open_store(str(settings["out"]), **_of_milvus(settings))
-    store.check_new()
+    if world.is_main:
+        store.check_new()
     choices = Choices(
         level=_text(settings.get("level")),
         coarse=_text(settings.get("coarse")),
@@ -115,15 +121,16 @@ def _build(arguments: argparse.Namespace) -> int:
         cache=_text(settings.get("cache")),
     )
     share = share_of_val(words)
-    data = _open_data(settings, share)
+    data = open_gallery_data(settings, share)
     trained = load_seeing(words[0], settings)
     choose_levels(data, choices, trained_on=trained.level)  # what is wrong shows before the work begins
-    store.choose_index(choices.index, num_images=len(data))
-    held_out = _open_held_out(words[0], settings, data, share)
+    if world.is_main:
+        store.choose_index(choices.index, num_images=len(data))
+    held_out = open_held_out(words[0], settings, data, share)
     total = len(data) + (0 if held_out is None else len(held_out))
     with show_progress("embeddings", total=total) as advance:
         unread = build_gallery(
-            _extraction(trained, data, settings),
+            _extraction(trained, data, settings, world=world),
             data,
             store=store,
             held_out=held_out,
@@ -140,6 +147,7 @@ def _add(arguments: argparse.Namespace) -> int:
     words, settings = split_words(arguments.settings, keys=(*_USE, "data", "split", "thumbnails"))
     if "data" in settings:
         return _add_data(arguments, words, settings)
+    refuse_several(arguments.world, "gallery add without data=")
     if len(words) < 3:
         raise ValueError("write `vitrail gallery add G LABEL IMAGE...`, or `vitrail gallery add G data=SPEC`")
     if "split" in settings or "thumbnails" in settings:
@@ -164,9 +172,18 @@ def _add_data(arguments: argparse.Namespace, words: Sequence[str], settings: Map
     """Add labelled data."""
     if len(words) != 1 or arguments.coarse is not None:
         raise ValueError("write `vitrail gallery add G data=SPEC`: labels are those of the data")
-    data = _open_data(settings, share_of_val([_find_source(words[0], settings)]))
-    gallery = _open(words[0], settings)
+    from vitrail.gallery.adding import help_adding
+    from vitrail.gallery.gallery import Gallery
+
+    world = arguments.world
+    source, seen = world.share(_find_model(words[0], settings) if world.is_main else None)
+    data = open_gallery_data(settings, share_of_val([source]))
     thumbnails = "thumbnails" not in settings or _flag(settings, "thumbnails")
+    extraction = _extraction(load_seeing(source, seen), None, settings, world=world)
+    if not world.is_main:
+        help_adding(extraction, data)
+        return 0
+    gallery = Gallery(words[0], model=extraction)
     with show_progress("images", total=len(data)) as advance:
         count, unread = gallery.add_data(data, thumbnails=thumbnails, advance=advance)
     _name_unread(unread)
@@ -228,7 +245,7 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     if "lists" in settings:
         lists = Path(str(settings["lists"])).expanduser()
         check_picture(lists)
-    sources = [_find_source(word, settings) for word in words]
+    sources = [_find_model(word, settings)[0] for word in words]
     data = open_asked(
         sources, str(settings["data"]), str(settings.get("split", "val")), val_share=share_of_val(sources)
     )
@@ -288,30 +305,30 @@ def _open(folder: str, settings: Mapping[str, Any]) -> "Gallery":
     from vitrail.gallery.gallery import Gallery
     from vitrail.gallery.stores import open_store
 
-    source, store = _find_source(folder, settings), open_store(folder)
-    entry = store.read_facts().model
-    size = list(entry.image_size) if isinstance(entry.image_size, tuple) else entry.image_size
-    seen = {"image_size": size, "crop_ratio": entry.crop_ratio}
-    trunk = settings.get("trunk", entry.trunk)
-    trained = load_seeing(source, {**seen, **({} if trunk is None else {"trunk": trunk})})
-    return Gallery(store, model=_extraction(trained, None, settings))
+    trained = load_seeing(*_find_model(folder, settings))
+    return Gallery(open_store(folder), model=_extraction(trained, None, settings))
 
 
-def _find_source(folder: str, settings: Mapping[str, Any]) -> str:
-    """Where the model of a gallery is."""
+def _find_model(folder: str, settings: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Where the model of a gallery is, and the pictures it sees."""
     from vitrail.gallery.stores import open_store
 
     entry = open_store(folder).read_facts().model
     source = str(settings.get("model", entry.source or ""))
     if not source:
         raise ValueError(f"the gallery {folder} does not say where its model ({entry.name}) is: add model=PLACE")
-    return source
+    size = list(entry.image_size) if isinstance(entry.image_size, tuple) else entry.image_size
+    seen = {"image_size": size, "crop_ratio": entry.crop_ratio}
+    trunk = settings.get("trunk", entry.trunk)
+    return source, {**seen, **({} if trunk is None else {"trunk": trunk})}
 
 
-def _extraction(trained: Any, data: "Dataset | None", settings: Mapping[str, Any]) -> "Extraction":
+def _extraction(
+    trained: Any, data: "Dataset | None", settings: Mapping[str, Any], *, world: "Together | None" = None
+) -> "Extraction":
     from vitrail.gallery.gallery_images import GivenImages
 
-    return make_extraction(trained, Passes(GivenImages([]) if data is None else data, "label", settings))
+    return make_extraction(trained, Passes(GivenImages([]) if data is None else data, "label", settings, world=world))
 
 
 def _embed(arguments: argparse.Namespace, *keys: str) -> "tuple[Gallery, list[str], Any, Mapping[str, Any]]":
@@ -321,40 +338,6 @@ def _embed(arguments: argparse.Namespace, *keys: str) -> "tuple[Gallery, list[st
     gallery = _open(words[0], settings)
     paths = find_images(words[1:])
     return gallery, paths, gallery.embed(paths), settings
-
-
-def _open_data(settings: Mapping[str, Any], share: float) -> "Dataset":
-    """The split that is asked for, or all of them; `share` is held out where the data has no val.
-
-    Of images without labels all are taken, unless a split is asked for.
-    """
-    from vitrail.data.datasets import open_dataset, open_source
-    from vitrail.gallery.gallery_images import AllSplits
-
-    split = str(settings.get("split", "train"))
-    if split == _ALL:
-        return AllSplits(open_source(str(settings["data"]), val_share=share, labels="optional"))
-    data = open_dataset(str(settings["data"]), split, val_share=share, labels="optional")
-    if not data.levels and "split" not in settings:
-        return AllSplits(open_source(str(settings["data"]), val_share=share, labels="optional"))
-    return data
-
-
-def _open_held_out(source: str, settings: Mapping[str, Any], data: "Dataset", share: float) -> "Dataset | None":
-    """The split that sets the threshold: the one asked for, or val where there is one and it is not in the gallery."""
-    from vitrail.data.datasets import open_source
-    from vitrail.data.splits import canonical
-
-    split = settings.get("held_out", "val")
-    if split in (None, "none"):
-        return None
-    if "held_out" not in settings:
-        if canonical(data.split) in ("val", _ALL):
-            return None
-        found = open_source(str(settings["data"]), val_share=share, labels="optional")
-        if "val" not in {canonical(name) for name in found.splits}:
-            return None
-    return open_asked([source], str(settings["data"]), str(split), val_share=share, labels="optional")
 
 
 def _text(value: Any) -> str | None:

@@ -9,11 +9,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from vitrail.cli.saved_answers import Begun, SavedAnswers
 from vitrail.inference.passes import MODEL_HELP
 from vitrail.storage import CsvWriter
 
 if TYPE_CHECKING:
     from vitrail.data.quarantine import Problem
+    from vitrail.inference.trained import Trained
     from vitrail.tasks.contract import Answer
 
 SUMMARY = "name the classes or objects of images"
@@ -42,6 +44,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", metavar="FOLDER", help="leave pictures and files of what was found: overlays, COCO JSON, YOLO text"
     )
+    parser.add_argument(
+        "--save",
+        metavar="FILE",
+        help="write answers to FILE.csv or FILE.jsonl as they come; the same command goes on with one that was ended",
+    )
     kinds = parser.add_mutually_exclusive_group()
     kinds.add_argument(
         "--json", action="store_true", help="print a JSON object an image, with an error where it can't be read"
@@ -56,24 +63,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Answer as the images come; what can't be read is named on stderr."""
     from vitrail.data.sources.files import ImageFiles
+    from vitrail.inference.answering import answer_together
     from vitrail.inference.passes import Passes, join_init_of
     from vitrail.inference.trained import load_trained
     from vitrail.tasks import find_task
 
+    world = arguments.world
     words, trunk = _take_trunk(arguments.paths)
     model, *words = join_init_of(arguments.model, words)
     trained = load_trained(model, trunk=trunk)
     trained.require_classifier(model)
-    paths = find_images(words)
+    paths = world.share(find_images(words) if world.is_main else None)  # stdin is the main process's
     if trained.classes is None:
         print("the model says no names of its classes: they are numbers", file=sys.stderr)
-    data, num_unread = ImageFiles(paths), 0
     settings: dict[str, Any] = {"device": arguments.device, "batch_size": arguments.batch_size}
     if arguments.workers is not None:
         settings["workers"] = arguments.workers
-    writer = _make_writer(sys.stdout, is_json=arguments.json, is_csv=arguments.csv)
+    saved, begun = _open_saved(arguments, trained, paths), Begun()
+    if saved is not None:
+        begun = world.share(saved.begin() if world.is_main else None)
+    data, num_unread = ImageFiles(paths[begun.num_rows :]), begun.num_unread
 
-    with _show_progress(len(paths)) as advance:
+    with contextlib.ExitStack() as stack:
+        advance = stack.enter_context(_show_progress(len(data)))
+        writer = _make_writer(sys.stdout, is_json=arguments.json, is_csv=arguments.csv)
+        if saved is not None and world.is_main:
+            file = stack.enter_context(saved.writing())
+            writer = _JsonLines(file) if saved.is_json else _CsvLines(file, columns=begun.columns)
 
         def note_unread(problem: "Problem") -> None:
             nonlocal num_unread
@@ -82,18 +98,40 @@ def run(arguments: argparse.Namespace) -> int:
             writer.write_unread(problem)
             advance(1)
 
-        passes = Passes(data, None, settings)
+        passes = Passes(data, None, settings, world=world)
         task = find_task(trained.task)
-        answers = task.answer(trained, data, passes=passes, top=arguments.top, note_unread=note_unread)
-        if arguments.out is not None:
+        answers = answer_together(
+            passes,
+            lambda note: task.answer(trained, data, passes=passes, top=arguments.top, note_unread=note),
+            note_unread,
+        )
+        if arguments.out is not None and world.is_main:
             answers = task.keep(answers, trained=trained, data=data, folder=_make_folder(arguments.out))
         for answer in answers:
             writer.write(answer)
             advance(1)
-    writer.close()
+        writer.close()
+    if saved is not None:
+        print(f"{len(paths):,} images are in {saved.path}")
     if num_unread == len(paths):
         return _NOTHING
     return _INCOMPLETE if num_unread else 0
+
+
+def _open_saved(arguments: argparse.Namespace, trained: "Trained", paths: Sequence[str]) -> SavedAnswers | None:
+    """The file that answers are kept in, if one is asked for."""
+    if arguments.save is None:
+        return None
+    if arguments.json or arguments.csv or arguments.out:
+        raise ValueError(
+            "--save FILE.csv or FILE.jsonl says how answers are written: leave --json, --csv and --out out"
+        )
+    from vitrail.storage import describe_settings, hash_text
+    from vitrail.storage.tensors import hash_tensors
+
+    settings = describe_settings((trained.model.family, trained.model.config, trained.view, trained.normalize))
+    weights = hash_tensors(trained.model.state_dict())
+    return SavedAnswers(arguments.save, key=hash_text(f"{settings} {weights} {arguments.top}"), paths=paths)
 
 
 def _make_folder(place: str) -> Path:
@@ -180,10 +218,10 @@ class _JsonLines(_Lines):
 class _CsvLines(_Lines):
     """Prints a row an image, with the error in the last column; the first answer says which columns there are."""
 
-    def __init__(self, file: TextIO) -> None:
+    def __init__(self, file: TextIO, *, columns: Sequence[str] | None = None) -> None:
         super().__init__(file)
         self.writer = CsvWriter(file)
-        self.columns: list[str] | None = None
+        self.columns = None if columns is None else list(columns)
         self.waiting: list[dict[str, str]] = []  # rows until the columns are known
 
     def write(self, answer: "Answer") -> None:

@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     from vitrail.inference.probing import probe, render_probes
 
-    found = probe(sources[0], **settings)
+    found = probe(sources[0], world=arguments.world, **settings)
     for remark in found.remarks:
         print(remark, file=sys.stderr)
     print(json.dumps(dict(found.record), indent=2) if arguments.json else render_probes(found.record))

@@ -3,19 +3,16 @@
 import argparse
 import dataclasses
 import json
-import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vitrail.cli.retrieve_answers import ModelAnswers, RetrievalTask
 from vitrail.cli.retrieve_text import write_csv, write_tables
 from vitrail.cli.run_names import name_runs
 from vitrail.inference.passes import (
     KEYS,
-    Passes,
     load_seeing,
-    make_extraction,
     open_asked,
     share_of_val,
     show_progress,
@@ -23,12 +20,9 @@ from vitrail.inference.passes import (
 )
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from vitrail.cli.retrieve_pictures import Pictures
-    from vitrail.data.contract import Dataset
-    from vitrail.evaluation.features import Embeddings
     from vitrail.evaluation.retrieval import Levelled
+    from vitrail.evaluation.together import Together
     from vitrail.inference.trained import Trained
 
 SUMMARY = "measure retrieval and on-the-fly classes, level by level"
@@ -70,31 +64,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
 
 
-@dataclass(frozen=True, eq=False)
-class _Task:
-    """What every run is asked."""
-
-    train: "Dataset"
-    val: "Dataset"
-    levels: tuple[str, ...]  # from the coarsest to the finest
-    settings: Mapping[str, Any]
-    queries: tuple[int, ...] | None  # places in val of the images whose ranked lists are drawn; None: of some
-
-    @property
-    def coarse(self) -> str | None:
-        """The level that the command line says to condition by."""
-        return None if "coarse" not in self.settings else str(self.settings["coarse"])
-
-
 def run(arguments: argparse.Namespace) -> int:
     """Measure run after run, then print, write and draw."""
+    from vitrail.evaluation.together import leave_rest_to_main
+
     sources, settings = split_words(arguments.settings, keys=_KEYS)
     if not sources or "data" not in settings:
         raise ValueError("write `vitrail retrieve RUN [RUN ...] data=SPEC`")
     out = _open_out(arguments, settings)
     num_splits = _read_splits(arguments, settings)
     methods = _read_methods(arguments, settings, count=len(sources))
-    task = _open_task(sources, settings, num_images=arguments.images)
+    task = _open_task(sources, settings, num_images=arguments.images, world=arguments.world)
     pictures = _plan_pictures(arguments, task)
     reports = []
     for name, source in name_runs(sources).items():
@@ -109,6 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
                 **_measure(name, trained, task, pictures, trained_on=level, num_splits=num_splits),
             }
         )
+    leave_rest_to_main(task.world)
     content = {
         "data": task.train.name,
         "split": task.val.split,
@@ -196,7 +177,9 @@ def _draw_levels(content: Mapping[str, Any], methods: Sequence[str] | None, path
     return draw_granularity(levelled, list(content["levels"]), path)
 
 
-def _open_task(sources: Sequence[str], settings: Mapping[str, Any], *, num_images: int | None) -> _Task:
+def _open_task(
+    sources: Sequence[str], settings: Mapping[str, Any], *, num_images: int | None, world: "Together"
+) -> RetrievalTask:
     """Both splits; data without a val of its own is split so that no run was trained on an image that asks."""
     import numpy as np
     import torch
@@ -228,10 +211,10 @@ def _open_task(sources: Sequence[str], settings: Mapping[str, Any], *, num_image
         raise ValueError(f"{val.split} of {val.name} has no labels: there is nothing to measure by")
     if "coarse" in settings and settings["coarse"] not in levels:
         raise ValueError(f"{train.name} has no labels {settings['coarse']!r}; it has: {', '.join(levels)}")
-    return _Task(train, val, levels, settings, queries)
+    return RetrievalTask(train, val, levels, settings, queries, world)
 
 
-def _plan_pictures(arguments: argparse.Namespace, task: _Task) -> "Pictures":
+def _plan_pictures(arguments: argparse.Namespace, task: RetrievalTask) -> "Pictures":
     from vitrail.cli.retrieve_pictures import Pictures
 
     within, focus, colour = (task.settings.get(key) for key in ("within", "focus", "colour"))
@@ -260,7 +243,7 @@ def _plan_pictures(arguments: argparse.Namespace, task: _Task) -> "Pictures":
     )
 
 
-def _find_training(source: str, trained: "Trained", task: _Task) -> tuple[str | None, int | None]:
+def _find_training(source: str, trained: "Trained", task: RetrievalTask) -> tuple[str | None, int | None]:
     """The level that a run was trained on and its classes; one class for all where it used no labels.
 
     There is no level where the data has one of that name, but none of those classes.
@@ -279,18 +262,27 @@ def _find_training(source: str, trained: "Trained", task: _Task) -> tuple[str | 
 
 
 def _measure(
-    name: str, trained: "Trained", task: _Task, pictures: "Pictures", *, trained_on: str | None, num_splits: int
+    name: str, trained: "Trained", task: RetrievalTask, pictures: "Pictures", *, trained_on: str | None, num_splits: int
 ) -> dict[str, Any]:
     """The figures of one run at every level; what pictures need of its embeddings is kept by them."""
     from vitrail.evaluation.granularity import choose_coarse
     from vitrail.evaluation.retrieval import evaluate_level
 
-    answers = _Answers(name, trained, task)
+    answers = ModelAnswers(name, trained, task)
     images, queries = answers.embed(task.train), answers.embed(task.val)
+    coarse_of = {
+        level: choose_coarse(task.train, level, trained_on=trained_on, wanted=task.coarse) for level in task.levels
+    }
+    known = {
+        level: None if coarse is None else answers.classify(task.val, coarse) for level, coarse in coarse_of.items()
+    }
+    if num_splits:
+        answers.classify(task.train, task.coarse or task.levels[0])
+    if not task.world.is_main:
+        return {}
     figures = {}
-    for level in task.levels:
-        coarse = choose_coarse(task.train, level, trained_on=trained_on, wanted=task.coarse)
-        probabilities = None if coarse is None else answers.classify(task.val, coarse)
+    for level, coarse in coarse_of.items():
+        probabilities = known[level]
         with show_progress(f"{name}: {level}", total=1):
             found = evaluate_level(queries, images, level, coarse=coarse, probabilities=probabilities)
         by = None if coarse is None else "neighbours" if probabilities is None else "classifier"
@@ -309,7 +301,9 @@ def _measure(
     return report
 
 
-def _separate(name: str, images: "Levelled", answers: "_Answers", task: _Task, *, num_splits: int) -> dict[str, Any]:
+def _separate(
+    name: str, images: "Levelled", answers: ModelAnswers, task: RetrievalTask, *, num_splits: int
+) -> dict[str, Any]:
     """The row of table 2.1, with the coarse labels that are asked for, or the coarsest."""
     from vitrail.data.contract import Level
     from vitrail.evaluation.separability import measure_separability
@@ -322,73 +316,3 @@ def _separate(name: str, images: "Levelled", answers: "_Answers", task: _Task, *
             images.vectors, labels, probabilities=probabilities, num_splits=num_splits, advance=advance
         )
     return {"level": coarse, "num_splits": num_splits, **dataclasses.asdict(found)}
-
-
-class _Answers:
-    """What one model says about the images of both splits: its embeddings, and its classifier's probabilities."""
-
-    def __init__(self, name: str, trained: "Trained", task: _Task) -> None:
-        self.name, self.trained, self.task = name, trained, task
-        self._embeddings: dict[str, Embeddings] = {}
-        self._probabilities: dict[tuple[str, str], Tensor | None] = {}
-
-    @property
-    def num_unread(self) -> int:
-        """Images that could not be read."""
-        return sum(len(found.unread) for found in self._embeddings.values())
-
-    def embed(self, data: "Dataset") -> "Levelled":
-        """Embeddings of length 1 with the labels of every level."""
-        import numpy as np
-        import torch
-
-        from vitrail.evaluation.features import embed
-        from vitrail.evaluation.retrieval import Levelled
-
-        passes = Passes(data, self.task.levels[0], self.task.settings)
-        cache = self.task.settings.get("cache")
-        with show_progress(f"{self.name}: embeddings of {data.split}", total=len(data)) as advance:
-            found = embed(
-                make_extraction(self.trained, passes),
-                data,
-                cache=None if cache is None else str(cache),
-                advance=advance,
-            )
-        for problem in found.unread[:_NAMED]:
-            print(f"left out: {problem.path} {problem.detail}", file=sys.stderr)
-        if not bool(found.vectors.isfinite().all()):
-            raise ValueError(f"embeddings of {data.name} by {self.name} are not finite: try precision=fp32")
-        self._embeddings[data.split] = found
-        levels = {name: data.level(name) for name in self.task.levels}
-        labels = {name: torch.from_numpy(np.array(level.labels))[found.indices] for name, level in levels.items()}
-        counts = {name: len(level.classes) for name, level in levels.items()}
-        return Levelled.of(found.vectors, labels, num_classes=counts)
-
-    def places(self, *datasets: "Dataset") -> "tuple[Tensor, ...]":
-        """Where the embedded images are in each data set."""
-        return tuple(self._embeddings[data.split].indices for data in datasets)
-
-    def classify(self, data: "Dataset", level: str) -> "Tensor | None":
-        """Probabilities [embedded images, classes] of a level, if the model has a classifier of just these classes."""
-        key = data.split, level
-        if key not in self._probabilities:
-            self._probabilities[key] = self._run_classifier(data, level)
-        return self._probabilities[key]
-
-    def _run_classifier(self, data: "Dataset", level: str) -> "Tensor | None":
-        import torch
-
-        from vitrail.inference.folding import as_folded
-
-        trained, classes = self.trained, data.level(level).classes
-        known = trained.classes
-        if known is None or len(known) != trained.num_classes or set(known) != set(classes) or trained.level != level:
-            return None
-        order = torch.tensor([known.index(name) for name in classes])
-        table = torch.zeros(len(data), len(classes))
-        passes = Passes(data, level, self.task.settings)
-        model = dataclasses.replace(trained, model=as_folded(trained.model))
-        title = f"{self.name}: classifier on {data.split}"
-        for logits, batch in passes.answers(model, title=title, note_unread=lambda problem: None):
-            table[batch.indices] = logits.softmax(dim=1).cpu()[:, order]
-        return table[self._embeddings[data.split].indices]

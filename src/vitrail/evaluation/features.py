@@ -1,12 +1,13 @@
 """Embeddings of a whole data set, kept on disk so that the next probe of the same model needs no pass over the data."""
 
+import contextlib
 import hashlib
-import json
 import logging
 import os
+import shutil
 import tempfile
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -18,26 +19,20 @@ from vitrail.data.blend import Normalize
 from vitrail.data.contract import Dataset
 from vitrail.data.loader import ImageLoader
 from vitrail.data.quarantine import NotingQuarantine, Problem
-from vitrail.data.sampler import Sampler
+from vitrail.data.turns import RangeSampler, cut_pieces
+from vitrail.evaluation.embedding_files import EmbeddingParts, Embeddings, read_embeddings
 from vitrail.evaluation.predict import predict
+from vitrail.evaluation.together import Alone, Together
 from vitrail.layers.classifier import PerClassClassifier
 from vitrail.models.contract import Model
-from vitrail.storage import describe_settings, hash_text, replacing
-from vitrail.storage.reading import WRONG_CONTENT, parse_json
-from vitrail.storage.tensors import as_bytes, hash_tensors, read_tensors, write_tensors
+from vitrail.storage import describe_settings, hash_text, locked, remove, write_json
+from vitrail.storage.tensors import as_bytes, hash_tensors
 
 _LOGGER = logging.getLogger(__name__)
 _FORMAT = 1  # of the cached files; part of their key
-_UNREAD_KEY = "unread"
-
-
-@dataclass(frozen=True, eq=False)
-class Embeddings:
-    """What a model says of every image of a data set that could be read, in the order of the data."""
-
-    vectors: Tensor  # float32 [images, dim]
-    indices: Tensor  # int64 [images]: the image's place in the data set
-    unread: tuple[Problem, ...] = ()  # images that were left out
+_BATCHES_OF_A_PART = 32  # at most, of a file that is written while embeddings are computed
+_MOST_PARTS = 4096  # of very many images, whose files then hold more batches
+_MANIFEST_FILE = "manifest.json"  # among the parts: what they are parts of
 
 
 class Embedder(nn.Module):
@@ -73,6 +68,7 @@ class Extraction:
     batch_size: int = 64
     workers: int = 0
     faster: Model | None = None  # a copy of the model with the same outputs, such as `fold` makes, to compute with
+    world: Together = field(default_factory=Alone)  # the processes that share the images of a data set among them
 
     def key(self, data: Dataset) -> str:
         """A text that changes with whatever the embeddings depend on: weights, settings, picture and images.
@@ -103,54 +99,141 @@ def embed(
     data: Dataset,
     *,
     cache: str | os.PathLike[str] | None = None,
+    key: str | None = None,
     advance: Callable[[int], object] = _ignore,
 ) -> Embeddings:
     """The embeddings of all images of the data, from the folder `cache` where it has those of the same key.
 
-    Images that can't be read are left out and listed. `advance` is told of every batch's number of images.
+    Images that can't be read are left out and listed. `advance` is told of every batch's number of images. What is
+    computed for a cache is written as it comes: a pass that was killed goes on with what is there, and memory holds
+    some batches only. Several processes compute an equal share each, which they write to the cache or, without one, to
+    a folder that is removed; the main process then has all embeddings, and the others none. A `key` of the caller's own
+    spares reading images that are no files only to know them again.
     """
-    if cache is None:
-        return _compute(extraction, data, advance=advance)
-    folder = Path(cache).expanduser()
-    path = folder / f"features-{extraction.key(data)}.safetensors"
-    known = _read(path)
-    if known is None and any(folder.glob("features-*")):
-        known = _read(folder / f"features-{_former_key(extraction, data)}.safetensors")
+    if cache is not None:
+        return _embed_in(Path(cache).expanduser(), extraction, data, key=key, advance=advance)
+    if extraction.world.num_ranks > 1:
+        with _scratch_folder(extraction.world) as folder:
+            _compute_parts(extraction, data, folder / "features.safetensors", advance=advance)
+            return _open_made(folder / "features.safetensors", data, world=extraction.world)
+    [found] = _compute(extraction, data, [range(len(data))], advance=advance)
+    return _with_some(found, data)
+
+
+def _embed_in(
+    folder: Path, extraction: Extraction, data: Dataset, *, key: str | None, advance: Callable[[int], object]
+) -> Embeddings:
+    """The embeddings in a folder, where they are computed if need be."""
+    world = extraction.world
+    key, known = world.share(_look_up(folder, extraction, data, key=key) if world.is_main else None)
+    assert key is not None
+    path = Path(folder / f"features-{key}.safetensors" if known is None else known)
     if known is None:
-        _check_writable(folder)
-        known = _compute(extraction, data, advance=advance)
-        _write(known, path)
+        with _working_in(folder, key, is_main=world.is_main):
+            if not world.share(path.is_file()):  # else another command has made it meanwhile
+                _compute_parts(extraction, data, path, advance=advance)
     else:
         advance(len(data))
-    return known
+    return _open_made(path, data, world=world)
 
 
-def _compute(extraction: Extraction, data: Dataset, *, advance: Callable[[int], object]) -> Embeddings:
+def _open_made(path: Path, data: Dataset, *, world: Together) -> Embeddings:
+    """All embeddings in the main process; none in the others, whose memory they would fill for nothing."""
+    if not world.is_main:
+        return Embeddings(torch.zeros(0, 0), torch.zeros(0, dtype=torch.int64))
+    found = read_embeddings(path)
+    if found is None:
+        raise ValueError(f"{path} was removed, or damaged, as soon as it was written: choose another cache")
+    return _with_some(found, data)
+
+
+def _look_up(folder: Path, extraction: Extraction, data: Dataset, *, key: str | None) -> tuple[str, str | None]:
+    """The key of embeddings, and the file that has them."""
+    has_own_key, key = key is not None, key or extraction.key(data)
+    path = folder / f"features-{key}.safetensors"
+    if read_embeddings(path) is not None:
+        return key, str(path)
+    if not has_own_key and any(folder.glob("features-*")):
+        former = folder / f"features-{_former_key(extraction, data)}.safetensors"
+        if read_embeddings(former) is not None:
+            return key, str(former)
+    _check_writable(folder)
+    remove(path)  # it is damaged, if it is there
+    return key, None
+
+
+def _compute_parts(extraction: Extraction, data: Dataset, path: Path, *, advance: Callable[[int], object]) -> None:
+    """Compute what is missing of embeddings, each process its share of it, and make them one file."""
+    world = extraction.world
+    parts = EmbeddingParts(path.with_suffix(".parts"), num_images=len(data))
+    pieces: list[range] | None = None
+    with _telling_of_the_disk(path.parent):
+        if world.is_main:
+            pieces = _begin_parts(parts, extraction, data)
+        pieces = world.share(pieces)
+        if any(world.any(not parts.folder.is_dir())):
+            raise ValueError(f"{parts.folder} is not seen by all processes: give cache=FOLDER that all machines share")
+        advance(len(data) - sum(map(len, pieces)))
+        own = pieces[world.rank :: world.num_ranks]
+        found = _compute(extraction, data, own, advance=lambda count: advance(count * world.num_ranks))
+        for piece, embeddings in zip(own, found, strict=True):
+            parts.write(piece, embeddings)
+        world.gather(None)  # all have written theirs
+        if world.is_main:
+            parts.join(path)
+            shutil.rmtree(parts.folder, ignore_errors=True)
+
+
+def _begin_parts(parts: EmbeddingParts, extraction: Extraction, data: Dataset) -> list[range]:
+    """The folder of parts, with a word about what it is; which pieces are to be computed."""
+    parts.folder.mkdir(parents=True, exist_ok=True)
+    said = {"model": extraction.model.name, "model_key": extraction.model_key(), "precision": str(extraction.dtype)}
+    said |= {"data": data.name, "split": data.split}
+    write_json(parts.folder / _MANIFEST_FILE, {"format": _FORMAT, **said, "num_images": len(data)})
+    parts.drop_damaged()
+    missing = parts.missing()
+    if sum(map(len, missing)) < len(data):
+        _LOGGER.info("%s: %d images are embedded already", parts.folder, len(data) - sum(map(len, missing)))
+    most = max(_BATCHES_OF_A_PART, -(-len(data) // extraction.batch_size) // _MOST_PARTS)
+    return cut_pieces(missing, batch_size=extraction.batch_size, num_ranks=extraction.world.num_ranks, most=most)
+
+
+def _compute(
+    extraction: Extraction, data: Dataset, pieces: Sequence[range], *, advance: Callable[[int], object]
+) -> Iterator[Embeddings]:
+    """The embeddings of one range of the images after the other."""
     unread: list[Problem] = []
     loader = ImageLoader(
         data,
         transform=extraction.view,
-        sampler=Sampler(len(data), batch_size=extraction.batch_size, is_training=False),
+        sampler=RangeSampler(len(data), batch_size=extraction.batch_size, epochs=[[piece] for piece in pieces]),
         num_workers=extraction.workers,
         quarantine=NotingQuarantine(unread.append),
         pin_memory=extraction.device.type == "cuda",
     )
     embedder = Embedder(extraction.faster or extraction.model).to(extraction.device)
-    answers = predict(
-        embedder,
-        loader.epoch(0),
-        normalize=extraction.normalize,
-        device=extraction.device,
-        dtype=extraction.dtype,
-    )
-    vectors, indices = [], []
-    for batch_vectors, batch in answers:
-        vectors.append(batch_vectors.cpu())
-        indices.append(batch.indices)
-        advance(len(batch_vectors))
-    if not vectors:
+    for number in range(len(pieces)):
+        answers = predict(
+            embedder,
+            loader.epoch(number),
+            normalize=extraction.normalize,
+            device=extraction.device,
+            dtype=extraction.dtype,
+        )
+        vectors, indices = [torch.zeros(0, 0)], [torch.zeros(0, dtype=torch.int64)]
+        for batch_vectors, batch in answers:
+            vectors.append(batch_vectors.cpu())
+            indices.append(batch.indices)
+            advance(len(batch_vectors))
+        yield Embeddings(torch.cat(vectors[1:] or vectors), torch.cat(indices), tuple(unread))
+        unread.clear()
+
+
+def _with_some(embeddings: Embeddings, data: Dataset) -> Embeddings:
+    """The embeddings, unless there are none."""
+    if not len(embeddings.indices):
         raise ValueError(f"none of the {len(data)} images of {data.split} of {data.name} could be read")
-    return Embeddings(torch.cat(vectors), torch.cat(indices), tuple(unread))
+    return embeddings
 
 
 def _former_digest(extraction: Extraction, *more: object) -> "hashlib._Hash":
@@ -191,19 +274,6 @@ def _digest_image(digest: "hashlib._Hash", data: Dataset, index: int) -> None:
     digest.update(content if isinstance(content, bytes) else f"{content.shape}".encode() + content.tobytes())
 
 
-def _read(path: Path) -> Embeddings | None:
-    """The embeddings of a file; None where there is none, or it is damaged and has to be made again."""
-    try:
-        if not path.is_file():
-            return None
-        tensors, metadata = read_tensors(path, label=str(path))
-        unread = parse_json(metadata[_UNREAD_KEY])
-        return Embeddings(tensors["vectors"], tensors["indices"], tuple(Problem(*row) for row in unread))
-    except (OSError, *WRONG_CONTENT) as error:
-        _LOGGER.warning("%s is damaged (%s): the embeddings are computed again", path, error)
-        return None
-
-
 def _check_writable(folder: Path) -> None:
     """Refuse a folder that can't be written to, before the work begins."""
     try:
@@ -217,12 +287,37 @@ def _check_writable(folder: Path) -> None:
         raise ValueError(f"the embeddings can't be kept in {folder} ({told}): choose another cache") from None
 
 
-def _write(embeddings: Embeddings, path: Path) -> None:
-    """Write the embeddings to a file, which takes its name only when it is complete."""
-    tensors = {"vectors": embeddings.vectors, "indices": embeddings.indices}
+@contextlib.contextmanager
+def _working_in(folder: Path, key: str, *, is_main: bool) -> Iterator[None]:
+    """Keep other commands from computing the same embeddings into a folder at the same time; they wait."""
+    if not is_main:
+        yield
+        return
+    place = folder / f".features-{key}.lock"
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(locked(place, patience=0))
+        except BlockingIOError:
+            _LOGGER.warning("another process computes these embeddings into %s: waiting for it", folder)
+            stack.enter_context(locked(place))
+        yield
+        place.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _scratch_folder(world: Together) -> Iterator[Path]:
+    """A folder that is gone at the end; memory that is mapped from its files stays."""
+    folder = Path(world.share(tempfile.mkdtemp(prefix="vitrail-features-") if world.is_main else None))
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as temporary:
-            write_tensors(tensors, temporary, metadata={_UNREAD_KEY: json.dumps(embeddings.unread)})
+        yield folder
+    finally:
+        if world.is_main:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _telling_of_the_disk(folder: Path) -> Iterator[None]:
+    try:
+        yield
     except (OSError, SafetensorError) as error:
-        raise ValueError(f"the embeddings can't be kept in {path.parent} ({error}): choose another cache") from None
+        raise ValueError(f"the embeddings can't be kept in {folder} ({error}): choose another cache") from None

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from vitrail.evaluation.heads import SeparateHeads
+from vitrail.evaluation.together import Together
 from vitrail.layers.pooling import ClassStage
 from vitrail.models.contract import Model
 from vitrail.models.vit import VisionTransformer
@@ -41,6 +42,11 @@ class TokenMeter:
         yield "learned", _cosine(path.tokens.detach()).item()
         names = [f"{path.stage} {path.first + place}" for place in range(len(path.blocks))]
         yield from zip([*names, "norm"], (total / self._count for total in self._sums), strict=True)
+
+    def share(self, world: Together) -> None:
+        """Count in the images that other processes have seen."""
+        *self._sums, count = world.sum(torch.tensor([*self._sums, self._count], dtype=torch.float64)).tolist()
+        self._count = int(count)
 
     @torch.no_grad()
     def note(self, place: int, output: Tensor) -> None:

@@ -3,7 +3,6 @@
 Deletion and insertion are of Petsiuk et al. (arXiv 1806.07421), the pointing game of Zhang et al. (arXiv 1608.00507).
 """
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -119,19 +118,31 @@ class Scores:
     """Means of all measures over the images so far, for each kind of map."""
 
     def __init__(self) -> None:
-        self.values: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+        self.values: dict[str, dict[str, list[float]]] = {}
+
+    @classmethod
+    def joined(cls, parts: "Sequence[Scores]") -> "Scores":
+        """Those of all images of several, in their order."""
+        whole = cls()
+        for part in parts:
+            for name, measures in part.values.items():
+                for measure, values in measures.items():
+                    whole._of(name, measure).extend(values)
+        return whole
+
+    def _of(self, name: str, measure: str) -> list[float]:
+        return self.values.setdefault(name, {}).setdefault(measure, [])
 
     def add(self, name: str, curves: Curves, maps: Tensor, masks: Tensor | None) -> None:
         """Count in the images of a batch; masks where there are any."""
-        own = self.values[name]
-        own["deletion"] += area(curves.deletion).tolist()
-        own["insertion"] += area(curves.insertion).tolist()
+        self._of(name, "deletion").extend(area(curves.deletion).tolist())
+        self._of(name, "insertion").extend(area(curves.insertion).tolist())
         if masks is not None:
             has_object = masks.flatten(1).any(dim=1)
             maps, masks = maps[has_object], masks[has_object]
-            own["pointing"] += points_at(maps, masks).float().tolist()
-            own["energy"] += energy_inside(maps, masks).tolist()
-            own["mask"] += masks.float().mean(dim=(1, 2)).tolist()
+            self._of(name, "pointing").extend(points_at(maps, masks).float().tolist())
+            self._of(name, "energy").extend(energy_inside(maps, masks).tolist())
+            self._of(name, "mask").extend(masks.float().mean(dim=(1, 2)).tolist())
 
     def results(self) -> Iterator[tuple[str, dict[str, float]]]:
         """The name of each kind of map and the mean of each measure."""

@@ -32,7 +32,8 @@ def add_data(
     """Add all images of the data that are not in the gallery yet; how many came, and what could not be read.
 
     Images are told by their paths, so that the same call goes on where one was ended. Labels are matched by the names
-    of their levels and classes, and classes that are new come too. `check` refuses a gallery of another model.
+    of their levels and classes, and classes that are new come too. `check` refuses a gallery of another model. Where
+    processes share the work, this is the main one's, and the others call `help_adding`.
     """
     facts = store.read_facts()
     levels = [name for name in facts.levels if name in data.levels and not data.levels[name].is_multiple]
@@ -52,6 +53,7 @@ def add_data(
         table = store.read()
         there = set(table.paths_of(table.find_paths(set(paths))))
         wanted = [int(index) for index, path in zip(indices, paths, strict=True) if path not in there]
+        extraction.world.share(wanted)
         advance(len(indices) - len(wanted))
         if not wanted:
             continue
@@ -70,6 +72,14 @@ def add_data(
             )
         count += len(own)
     return count, tuple(unread)
+
+
+def help_adding(extraction: Extraction, data: Dataset, *, page: int = PAGE) -> None:
+    """Embed a share of what the main process adds; this process needs no gallery."""
+    for _ in range(0, len(data), page):
+        wanted = extraction.world.share(None)
+        if wanted:
+            embed_unit(extraction, Subset(data, np.array(wanted)))
 
 
 def _match_labels(facts: GalleryFacts, data: Dataset, places: Tensor) -> tuple[Tensor, dict[str, tuple[str, ...]]]:

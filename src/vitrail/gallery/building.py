@@ -1,6 +1,9 @@
 """Making a gallery of a data set: which labels it keeps, how many neighbours answer, and what is unknown."""
 
-from collections.abc import Callable
+import contextlib
+import os
+import shutil
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +15,7 @@ from vitrail.data.quarantine import Problem
 from vitrail.evaluation.features import Extraction
 from vitrail.evaluation.knn import THESIS_CHOICES, find_neighbours, fit_neighbours
 from vitrail.evaluation.probe_data import Labelled
+from vitrail.evaluation.together import leave_rest_to_main
 from vitrail.gallery.answer_rules import AUTO, ClassMeans, Held, check_rule, choose_rule
 from vitrail.gallery.gallery_images import embed_unit, make_thumbnail
 from vitrail.gallery.gallery_manifest import GalleryFacts, ModelEntry, Threshold
@@ -66,16 +70,41 @@ def build_gallery(
 ) -> tuple[Problem, ...]:
     """Write a new gallery of all images of the data; returns those that could not be read.
 
+    Processes that share the work embed together, and the main one alone writes the gallery. Where a store has a place
+    for them, embeddings are kept until the gallery is written: a build that was killed goes on with them.
+
     The threshold of `unknown` is set with the images of `held_out`, or where there are none with those of the gallery,
     each held out in turn.
     """
-    store.check_new()
+    if extraction.world.is_main:
+        store.check_new()
     levels = choose_levels(data, choices, trained_on=origin.level)
+    with keeping_embeddings(store, data, extraction, cache=choices.cache) as cache:
+        embedded = embed_unit(extraction, data, cache=cache, advance=advance)
+        others = None if held_out is None else embed_unit(extraction, held_out, cache=cache, advance=advance)
+        leave_rest_to_main(extraction.world)
+        _write(extraction, data, embedded, held_out, others, levels, store=store, choices=choices, origin=origin)
+    return embedded[2]
+
+
+def _write(
+    extraction: Extraction,
+    data: Dataset,
+    embedded: tuple[Tensor, Tensor, tuple[Problem, ...]],
+    held_out: Dataset | None,
+    others: tuple[Tensor, Tensor, tuple[Problem, ...]] | None,
+    levels: dict[str, tuple[str, ...]],
+    *,
+    store: GalleryStore,
+    choices: Choices,
+    origin: Origin,
+) -> None:
+    """Write a gallery of images that are embedded."""
     kind = store.choose_index(choices.index, num_images=len(data))
-    vectors, indices, unread = embed_unit(extraction, data, cache=choices.cache, advance=advance)
+    vectors, indices, _ = embedded
     labels = _stack_labels(data, tuple(levels), indices)
     paths = tuple(data.locate(index) for index in indices.tolist())
-    held = _hold_out(extraction, held_out, vectors, labels, levels, paths, choices=choices, advance=advance)
+    held = _hold_out(held_out, others, vectors, labels, levels, paths)
     rows = Rows(
         vectors.half() if choices.is_half else vectors,
         labels,
@@ -106,7 +135,28 @@ def build_gallery(
     with store.building(facts) as builder:
         builder.add(rows, last_row=len(rows) - 1)
         builder.finish()
-    return unread
+
+
+@contextlib.contextmanager
+def keeping_embeddings(
+    store: GalleryStore, data: Dataset, extraction: Extraction, *, cache: str | None
+) -> Iterator[str | None]:
+    """The folder where embeddings are kept until a gallery is written: the cache, which stays, or one that goes.
+
+    Images that are no files are not kept unasked: to know them again they would have to be read twice.
+    """
+    place = store.embeddings_place
+    if cache is not None or place is None or not len(data) or not os.path.isfile(data.locate(0)):
+        yield cache
+        return
+    is_made = False
+    if extraction.world.is_main:
+        with contextlib.suppress(OSError):
+            place.mkdir(parents=True, exist_ok=True)
+            is_made = True
+    yield str(place) if extraction.world.share(is_made) else None
+    if extraction.world.is_main and is_made:
+        shutil.rmtree(place, ignore_errors=True)
 
 
 def choose_levels(data: Dataset, choices: Choices, *, trained_on: str | None) -> dict[str, tuple[str, ...]]:
@@ -210,22 +260,19 @@ def _make_thumbnails(data: Dataset, indices: Tensor, labels: Tensor, *, limit: i
 
 
 def _hold_out(
-    extraction: Extraction,
     data: Dataset | None,
+    embedded: tuple[Tensor, Tensor, tuple[Problem, ...]] | None,
     vectors: Tensor,
     labels: Tensor,
     levels: dict[str, tuple[str, ...]],
     paths: tuple[str, ...],
-    *,
-    choices: Choices,
-    advance: Callable[[int], object] | None,
 ) -> Held:
-    """The images of the data that is held out, or without it those of the gallery, each in turn."""
+    """The images of the data that is held out, as they are embedded, or without it the gallery's own, each in turn."""
     fine = next(iter(levels))
-    if data is None:
+    if data is None or embedded is None:
         asked = torch.randperm(len(vectors), generator=torch.Generator().manual_seed(0))[:_MAX_ASKED]
         return Held(vectors[asked], labels[asked, 0].long(), asked, "the gallery's own images, each in turn")
-    others, places, _ = embed_unit(extraction, data, cache=choices.cache, advance=advance)
+    others, places, _ = embedded
     own = torch.full((len(places),), -1)
     if fine in data.levels and not data.levels[fine].is_multiple:
         place_of = {name: place for place, name in enumerate(levels[fine])}

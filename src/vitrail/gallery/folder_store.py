@@ -25,6 +25,7 @@ class FolderStore(GalleryStore):
     def __init__(self, folder: Path) -> None:
         self.folder = folder.expanduser()
         self.place = str(self.folder)
+        self.embeddings_place = self.folder.with_name(f"{self.folder.name}.embeddings")
 
     @property
     def title(self) -> str:

@@ -137,6 +137,7 @@ class GalleryStore(ABC):
 
     place: str  # as a person writes it
     folder: Path  # where pages about the gallery are written
+    embeddings_place: Path | None = None  # a folder for embeddings until the gallery is written; None: there is none
 
     @property
     @abstractmethod

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from vitrail.evaluation.together import Alone, Together
 from vitrail.inference.passes import check_keys, find_recipe, read_whole, seeing
 from vitrail.inference.trained import Trained, load_whatever
 from vitrail.settings.text import read_recipe
@@ -25,6 +26,7 @@ def evaluate(
     window: int | None = None,
     short_side: int | None = None,
     beam: int | None = None,
+    world: Together | None = None,
     **settings: Any,
 ) -> Evaluation:
     """Measure a run, a saved model or a pack on data; without `data` on the val of the run.
@@ -32,7 +34,8 @@ def evaluate(
     `sizes` and `crop_ratios` are compared, `tokens` says how alike class and distillation token are. Segmentation is
     measured at several `scales`, mirrored too with `flip`, by a sliding `window`, at a `short_side`; translation with
     another `beam`. Further settings are those of `vitrail evaluate`: split, level, image_size, crop_ratio, batch_size,
-    workers, precision, device and trunk.
+    workers, precision, device and trunk. Processes that measure together, as a `world` that they have joined, look at a
+    share of the data each; every one of them gets all figures.
     """
     text = os.fspath(source)
     check_keys(settings)
@@ -48,7 +51,8 @@ def evaluate(
     options |= {"scales": _several(scales), "flip": flip, "window": window, "short_side": short_side, "beam": beam}
     recipe = find_recipe(text)
     learnt = None if recipe is None else lambda: read_learnt(text)
-    return find_task(trained.task).evaluate(EvaluationRequest(text, trained, given, options, recipe, learnt))
+    request = EvaluationRequest(text, trained, given, options, recipe, learnt, world or Alone())
+    return find_task(trained.task).evaluate(request)
 
 
 def read_learnt(source: str) -> Initial:

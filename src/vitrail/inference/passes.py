@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 
     from vitrail.data.contract import Dataset, ImageBatch, Labels
     from vitrail.data.quarantine import Problem
+    from vitrail.data.sampler import Sampler
     from vitrail.evaluation.features import Extraction
+    from vitrail.evaluation.together import Together
     from vitrail.inference.trained import Trained
     from vitrail.settings.recipe import Recipe
 
@@ -29,14 +31,17 @@ _SETTING = re.compile(r"[A-Za-z_][\w.]*=")  # how key=value begins; a path befor
 
 
 class Passes:
-    """Passes over one data set on one device, each with another model."""
+    """Passes over one data set on one device, each with another model; `world` shares the images among processes."""
 
-    def __init__(self, data: "Dataset", level: str | None, settings: Mapping[str, Any]) -> None:
+    def __init__(
+        self, data: "Dataset", level: str | None, settings: Mapping[str, Any], *, world: "Together | None" = None
+    ) -> None:
         from vitrail.data.loader import check_workers
         from vitrail.evaluation.predict import choose_device, choose_precision
+        from vitrail.evaluation.together import Alone
         from vitrail.tasks.images.image_task import default_workers
 
-        self.data, self.level = data, level
+        self.data, self.level, self.world = data, level, world or Alone()
         self.device = choose_device(str(settings.get("device", "auto")))
         self.dtype = choose_precision(str(settings.get("precision", "auto")), self.device)
         self.batch_size = read_whole(settings.get("batch_size", _BATCH_SIZE), "batch_size")
@@ -44,19 +49,27 @@ class Passes:
             read_whole(settings.get("workers", default_workers(self.device)), "workers", least=0)
         )
 
+    def make_sampler(self, num_images: int, *, batch_size: int | None = None) -> "Sampler":
+        """Of so many images those that are this process's own, in order; of one process, all of them."""
+        from vitrail.data.turns import RangeSampler, own_ranges
+
+        size = batch_size or self.batch_size
+        own = own_ranges(num_images, batch_size=self.batch_size, ranks=self.world.ranks)
+        return RangeSampler(num_images, batch_size=size, epochs=[own])
+
     def answers(
         self, trained: "Trained", *, title: str, note_unread: "Callable[[Problem], object]"
     ) -> "Iterator[tuple[Tensor, ImageBatch]]":
-        """What the model says, batch by batch, beside a bar that shows how far it is."""
+        """What the model says about this process's images, batch by batch, beside a bar that shows how far it is."""
         with show_progress(title, total=len(self.data)) as advance:
             for logits, batch in self.ask(trained, note_unread=note_unread):
                 yield logits, batch
-                advance(len(logits))
+                advance(len(logits) * self.world.num_ranks)
 
     def ask(
         self, trained: "Trained", *, note_unread: "Callable[[Problem], object]"
     ) -> "Iterator[tuple[Tensor, ImageBatch]]":
-        """What the model says, batch by batch."""
+        """What the model says about this process's images, batch by batch."""
         from vitrail.inference.trained import answer
 
         return answer(
@@ -65,7 +78,7 @@ class Passes:
             device=self.device,
             dtype=self.dtype,
             level=self.level,
-            batch_size=self.batch_size,
+            sampler=self.make_sampler(len(self.data)),
             workers=self.workers,
             note_unread=note_unread,
         )
@@ -306,6 +319,7 @@ def make_extraction(trained: "Trained", passes: Passes) -> "Extraction":
         batch_size=passes.batch_size,
         workers=passes.workers,
         faster=as_folded(trained.model),
+        world=passes.world,
     )
 
 

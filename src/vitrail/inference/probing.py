@@ -18,6 +18,7 @@ from vitrail.evaluation.features import Embeddings, embed
 from vitrail.evaluation.probe import Probe, best_linear, choose_methods, run_probe
 from vitrail.evaluation.probe_data import label
 from vitrail.evaluation.probed_model import attach_probe, check_attachable
+from vitrail.evaluation.together import Alone, Together, leave_rest_to_main
 from vitrail.inference.passes import (
     Passes,
     check_keys,
@@ -59,6 +60,7 @@ def probe(
     out: str | os.PathLike[str] | None = None,
     cache: str | None = None,
     features: str = "trunk",
+    world: Together | None = None,
     **settings: Any,
 ) -> ProbeReport:
     """Embed both splits with a run, a saved model, a pack or a model by name, and fit each probe.
@@ -67,8 +69,10 @@ def probe(
     `method` is all, linear, ridge, knn, fc or mlp; `out` saves the best linear probe as the classifier of the trunk.
     `features` of a run that learnt an embedding are those of its trunk, for "the projector is discarded" (thesis
     2.4.6), or with "embedding" what it searches by. Further settings are those of `vitrail probe`: split, level,
-    image_size, batch_size, workers, device ...
+    image_size, batch_size, workers, device ... Processes that have joined a `world` embed a share of the images each;
+    the main one goes on with all of them, and the others end.
     """
+    world = world or Alone()
     text = os.fspath(source) if init is None else f"{source} init={init}"
     check_keys(settings)
     given = {"method": method, "out": out, "cache": cache, "data": data, **settings}
@@ -86,7 +90,8 @@ def probe(
     _check_labels(splits, labels)
 
     start = time.perf_counter()
-    embeddings, precision = _embed(trained, splits, level, given, remarks)
+    embeddings, precision = _embed(trained, splits, level, given, remarks, world=world)
+    leave_rest_to_main(world)
     seconds = time.perf_counter() - start
     train, val = (label(embeddings[split], labels[split]) for split in ("train", "val"))
     report: dict[str, Any] = {
@@ -133,10 +138,16 @@ def _check_labels(data: Mapping[str, Dataset], labels: Mapping[str, Level]) -> N
 
 
 def _embed(
-    trained: Trained, data: Mapping[str, Dataset], level: str, settings: Mapping[str, Any], remarks: list[str]
+    trained: Trained,
+    data: Mapping[str, Dataset],
+    level: str,
+    settings: Mapping[str, Any],
+    remarks: list[str],
+    *,
+    world: Together,
 ) -> tuple[dict[str, Embeddings], str]:
     """The embeddings of each split, and the precision they were computed in."""
-    passes = Passes(data["train"], level, settings)
+    passes = Passes(data["train"], level, settings, world=world)
     extraction = make_extraction(trained, passes)
     cache = settings.get("cache")
     found = {}

@@ -359,18 +359,18 @@ def answer(
     device: torch.device,
     dtype: torch.dtype = torch.float32,
     level: str | None = None,
-    batch_size: int = 64,
+    sampler: Sampler,
     workers: int = 0,
     note_unread: Callable[[Problem], object],
 ) -> Iterator[tuple[Tensor, ImageBatch]]:
-    """Logits in float32 [batch, classes] for all of the data, in its order, with the batch they belong to.
+    """Logits in float32 [batch, classes] for the samples of a sampler, in its order, with the batch they belong to.
 
     An image that can't be read is left out and handed to `note_unread`, before the answers of its batch.
     """
     loader = ImageLoader(
         data,
         transform=trained.view,
-        sampler=Sampler(len(data), batch_size=batch_size, is_training=False),
+        sampler=sampler,
         level=level,
         num_workers=workers,
         quarantine=NotingQuarantine(note_unread),

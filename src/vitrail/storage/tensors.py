@@ -2,10 +2,11 @@
 
 import hashlib
 import json
+import math
 import os
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from vitrail.storage.reading import parse_json
 _CHECKSUM_KEY = "checksum"  # in the metadata of a file
 _METADATA = "__metadata__"  # safetensors' own key of its header
 _LENGTH_BYTES = 8  # of the number in front of the header
+_NAMES = {torch.float32: "F32", torch.float16: "F16", torch.int64: "I64", torch.int32: "I32"}  # what rows are joined of
 # Of each tensor what it was when it was last hashed, and the digest: hashing a trunk for every swap of tasks would take
 # longer than the swap.
 Remembered = dict[str, tuple[tuple[Any, ...], bytes]]
@@ -42,6 +44,42 @@ def write_tensors(tensors: dict[str, Tensor], path: Path, *, metadata: Mapping[s
         raise OSError(int(found[1]), os.strerror(int(found[1])), str(path)) from None
     _sort_metadata(path)
     path.chmod(mode)
+
+
+def join_tensors(files: Sequence[Path], path: Path, *, metadata: Mapping[str, str] | None = None) -> None:
+    """Write a file of tensors whose rows are those of several files one after the other, as `write_tensors` would.
+
+    The files must be of `write_tensors`, with the same names. One of them at a time is in memory. One without rows may
+    say nothing about the shape of a row.
+    """
+    dtypes: dict[str, torch.dtype] = {}
+    shapes: dict[str, list[int]] = {}
+    sums: dict[str, int] = {}
+    for file in files:
+        for name, value in read_tensors(file, label=str(file))[0].items():
+            known = shapes.get(name)
+            if known is not None and known[0] and len(value) and known[1:] != list(value.shape[1:]):
+                raise ValueError(f"{file}: rows of {name} are {list(value.shape[1:])}, and {known[1:]} in others")
+            num_rows = known[0] if known else 0
+            row = list(value.shape[1:]) if known is None or not num_rows else known[1:]
+            shapes[name] = [num_rows + len(value), *row]
+            dtypes[name] = value.dtype
+            sums[name] = zlib.crc32(as_bytes(value).numpy().data, sums.get(name, 0))
+    kept = dict(metadata or {})
+    header: dict[str, Any] = {
+        _METADATA: dict(sorted({**kept, _CHECKSUM_KEY: _sum_of(dtypes, shapes, sums, kept)}.items()))
+    }
+    end = 0
+    for name in sorted(shapes, key=lambda name: (-dtypes[name].itemsize, name)):  # wide ones first: all are aligned
+        begin, end = end, end + math.prod(shapes[name]) * dtypes[name].itemsize
+        header[name] = {"dtype": _NAMES[dtypes[name]], "shape": shapes[name], "data_offsets": [begin, end]}
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text = text.ljust(-(-len(text) // _LENGTH_BYTES) * _LENGTH_BYTES)
+    with path.open("wb") as joined:
+        joined.write(len(text).to_bytes(_LENGTH_BYTES, "little") + text)
+        for name in list(header)[1:]:
+            for file in files:
+                joined.write(as_bytes(read_tensors(file, label=str(file))[0][name]).numpy().data)
 
 
 def read_tensors(path: Path, *, label: str) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -69,11 +107,20 @@ def sum_tensors(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> s
 
     It is made of a CRC-32 of each tensor, as zip archives have, which takes half the time of a sha256.
     """
-    sums = [
-        (name, str(value.dtype), list(value.shape), zlib.crc32(as_bytes(value).numpy().data))
-        for name, value in sorted(tensors.items())
-    ]
-    return hashlib.sha256(json.dumps([sums, sorted(metadata.items())]).encode()).hexdigest()[:32]
+    dtypes = {name: value.dtype for name, value in tensors.items()}
+    shapes = {name: list(value.shape) for name, value in tensors.items()}
+    sums = {name: zlib.crc32(as_bytes(value).numpy().data) for name, value in tensors.items()}
+    return _sum_of(dtypes, shapes, sums, metadata)
+
+
+def _sum_of(
+    dtypes: Mapping[str, torch.dtype],
+    shapes: Mapping[str, list[int]],
+    sums: Mapping[str, int],
+    metadata: Mapping[str, str],
+) -> str:
+    rows = [(name, str(dtypes[name]), shapes[name], sums[name]) for name in sorted(sums)]
+    return hashlib.sha256(json.dumps([rows, sorted(metadata.items())]).encode()).hexdigest()[:32]
 
 
 def _sort_metadata(path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from vitrail.data.contract import Batch, Dataset
 from vitrail.data.quarantine import Problem
 from vitrail.evaluation.predict import choose_device, choose_precision
+from vitrail.evaluation.together import Alone, Together
 from vitrail.models.contract import AnyModel
 from vitrail.pages.frame import PageSection
 from vitrail.settings.recipe import Recipe
@@ -258,6 +259,7 @@ class EvaluationRequest:
     options: Mapping[str, Any]  # what only some tasks know: sizes, crop ratios, tokens
     recipe: Recipe | None = None  # of the run that the model is of
     learnt: Callable[[], Initial] | None = None  # all that the run has learnt, of which a part is saved as its model
+    world: Together = field(default_factory=Alone)  # the processes that measure together: each a share of the data
 
 
 class Task(ABC, Generic[B]):
@@ -357,7 +359,7 @@ class Task(ABC, Generic[B]):
         )
         device = choose_device(str(request.settings.get("device", "auto")))
         dtype = choose_precision(str(request.settings.get("precision", "auto")), device)
-        task = cls(recipe, Site(device=device, dtype=dtype, seed=recipe.seed))
+        task = cls(recipe, Site(device=device, dtype=dtype, seed=recipe.seed, world=request.world))
         data = task.open()
         if data.num_val == 0:
             raise ValueError(f"{request.source} was trained without val (data.val=none): add data=SPEC")

@@ -4,38 +4,13 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import torch
-from torch import Tensor
 
-from vitrail.data.sampler import Ranks
+from vitrail.evaluation.together import Alone, Together
 
 Item = TypeVar("Item")
-
-
-class Together(Protocol):
-    """The processes that train together, as a task may see them."""
-
-    @property
-    def rank(self) -> int: ...
-
-    @property
-    def num_ranks(self) -> int: ...
-
-    @property
-    def is_main(self) -> bool: ...
-
-    @property
-    def ranks(self) -> Ranks: ...
-
-    def sum(self, tensor: Tensor) -> Tensor: ...
-
-    def any(self, *flags: bool) -> list[bool]: ...
-
-    def share(self, value: Any) -> Any: ...
-
-    def gather(self, value: Any) -> list[Any]: ...
 
 
 class Reporter(Protocol):
@@ -46,28 +21,6 @@ class Reporter(Protocol):
     def counting(self, name: str, *, total: int) -> AbstractContextManager[Callable[[int], object]]: ...
 
     def say(self, text: str) -> None: ...
-
-
-class Alone:
-    """A process that trains with no others."""
-
-    rank, num_ranks, is_main, ranks = 0, 1, True, Ranks()
-
-    def sum(self, tensor: Tensor) -> Tensor:
-        """The tensor itself."""
-        return tensor
-
-    def any(self, *flags: bool) -> list[bool]:
-        """The flags as they are."""
-        return list(flags)
-
-    def share(self, value: Any) -> Any:
-        """The value itself."""
-        return value
-
-    def gather(self, value: Any) -> list[Any]:
-        """The one value."""
-        return [value]
 
 
 class Silence:

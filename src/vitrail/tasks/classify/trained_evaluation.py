@@ -6,12 +6,12 @@ from typing import Any
 
 from torch import Tensor
 
-from vitrail.data.contract import Dataset
 from vitrail.data.quarantine import Problem
 from vitrail.evaluation.average_precision import AveragePrecisionMeter
 from vitrail.evaluation.class_scores import ClassScores
 from vitrail.evaluation.classify import MAX_CONFUSION_CLASSES, ClassificationMeter
 from vitrail.evaluation.heads import HEADS, head_answers
+from vitrail.evaluation.together import Together
 from vitrail.evaluation.tokens import watched_tokens
 from vitrail.inference.class_names import map_targets, match_classes
 from vitrail.inference.passes import Passes, folded, open_data
@@ -34,7 +34,8 @@ def evaluate_classifier(request: EvaluationRequest) -> Evaluation:
         other = "translation" if refused[0] == "beam" else "segmentation"
         raise ValueError(f"{refused[0]} is for {other}: a classifier is measured with sizes and crop_ratios")
     data, level = open_data(request.source, request.settings, trained)
-    measure = _Measure(data, level, trained, request.settings, answers_several=_answers_several(request.recipe))
+    passes = Passes(data, level, request.settings, world=request.world)
+    measure = _Measure(passes, level, trained, answers_several=_answers_several(request.recipe))
     main = measure(trained, with_tokens=bool(options.get("tokens")))
     report = measure.describe(trained) | main.figures | {"num_left_out": len(main.unread)}
     table = list(main.class_scores.rows(trained.classes or data.level(level).classes))
@@ -81,6 +82,14 @@ class _Pass:
         if self.precision is not None:
             self.precision.update(logits, targets)
 
+    def share(self, world: Together) -> None:
+        """Count in what the other processes have seen."""
+        for meter in (self.meter, *self.heads.values()):
+            world.sum(meter.totals)
+        if self.precision is not None:
+            self.precision = AveragePrecisionMeter.joined(world.gather(self.precision))
+        self.unread = [problem for part in world.gather(self.unread) for problem in part]
+
     @property
     def figures(self) -> dict[str, Any]:
         """Figures of the model itself, its heads together."""
@@ -103,11 +112,9 @@ class _Pass:
 class _Measure:
     """Passes over the data, each with a model for another picture."""
 
-    def __init__(
-        self, data: Dataset, level: str, trained: Trained, settings: Mapping[str, Any], *, answers_several: bool
-    ) -> None:
-        self.data, self.level, self.answers_several = data, level, answers_several
-        self.passes = Passes(data, level, settings)
+    def __init__(self, passes: Passes, level: str, trained: Trained, *, answers_several: bool) -> None:
+        data = passes.data
+        self.passes, self.data, self.level, self.answers_several = passes, data, level, answers_several
         self.places = match_classes(trained, data.level(level).classes, name=data.name)
         self.coarse_of = trained.coarse.of if trained.coarse else None
         if self.coarse_of is None and self.places is None:
@@ -127,7 +134,9 @@ class _Measure:
             title = f"{trained.view.image_size} px"
             for logits, batch in self.passes.answers(model, title=title, note_unread=found.unread.append):
                 found.update(logits, map_targets(batch.targets, self.places, num_classes=trained.num_classes))
+        found.share(self.passes.world)
         if tokens is not None:
+            tokens.share(self.passes.world)
             found.tokens = [{"after": place, "cosine": cosine} for place, cosine in tokens.results()]
         return found
 

@@ -15,7 +15,7 @@ from vitrail.data.stored import Relabelled
 from vitrail.evaluation.features import Embeddings, Extraction, embed
 from vitrail.evaluation.kmeans import cluster, nearest_centroids
 from vitrail.inference.trained import load_trained
-from vitrail.storage import content_of, replacing
+from vitrail.storage import content_of, remove, replacing
 from vitrail.storage.tensors import read_tensors, write_tensors
 from vitrail.tasks.clusterfit.settings import ClusterFitRecipe
 from vitrail.tasks.images.image_task import count_workers
@@ -30,9 +30,10 @@ LEVEL = "cluster"  # the name of the labels
 def cluster_data(data: LabelledData, recipe: ClusterFitRecipe, *, site: Site) -> LabelledData:
     """The data with clusters of its training images for labels.
 
-    They are found once, by the main process, and kept in a file: a run goes on with the same. The others look for the
-    file, for k-means of a large data set takes longer than processes wait for each other. For a plan, which has no
-    folder, clusters of no meaning are as good.
+    They are found once and kept in a file: a run goes on with the same. All processes compute features, each a share of
+    the images, which are kept until there are clusters of them, so that a run that was killed goes on. The main process
+    clusters them; the others look for the file, for k-means of a large data set takes longer than processes wait for
+    each other. For a plan, which has no folder, clusters of no meaning are as good.
     """
     settings = recipe.clusters
     if settings.number > data.num_train:
@@ -44,9 +45,11 @@ def cluster_data(data: LabelledData, recipe: ClusterFitRecipe, *, site: Site) ->
         return use_clusters(data, train, val, num_clusters=settings.number)
     file = site.folder / f"clusters_{site.stage}.safetensors"
     labels = _read(file)
-    if labels is None and site.world.is_main:
-        labels = _find(data, recipe, site=site)
-        _write(labels, file)
+    if not site.world.share(labels is not None):
+        labels = _find(data, recipe, site=site, kept=file.with_suffix(".features"))
+        if labels is not None:
+            _write(labels, file)
+            remove(file.with_suffix(".features"))
     while labels is None:
         time.sleep(_POLL_SECONDS)
         labels = _read(file)
@@ -94,7 +97,8 @@ def cluster_level(labels: Tensor, *, indices: Tensor, num_samples: int, num_clus
     return Level(tuple(f"cluster_{number:0{width}d}" for number in range(num_clusters)), of_all)
 
 
-def _find(data: LabelledData, recipe: ClusterFitRecipe, *, site: Site) -> dict[str, Tensor]:
+def _find(data: LabelledData, recipe: ClusterFitRecipe, *, site: Site, kept: Path) -> dict[str, Tensor] | None:
+    """The clusters of both splits in the main process, by features that are kept in a folder; None in the others."""
     source, num_clusters = str(recipe.clusters.of), recipe.clusters.number
     trained = load_trained(source)
     extraction = Extraction(
@@ -103,6 +107,7 @@ def _find(data: LabelledData, recipe: ClusterFitRecipe, *, site: Site) -> dict[s
         normalize=trained.normalize,
         device=site.device,
         workers=count_workers(recipe, site.device),
+        world=site.world,
     )
     parts: list[Embeddings] = []
     for part in (data.train, data.val):
@@ -111,7 +116,10 @@ def _find(data: LabelledData, recipe: ClusterFitRecipe, *, site: Site) -> dict[s
             parts.append(replace(train, vectors=train.vectors[:0], indices=train.indices[:0]))
             continue
         with site.reporter.counting(f"features of {part.split}", total=len(part)) as advance:
-            parts.append(embed(extraction, part, advance=advance))
+            key = f"{extraction.model_key()}-{part.split}-{len(part)}"  # of the run's own images
+            parts.append(embed(extraction, part, cache=kept, key=key, advance=advance))
+    if not site.world.is_main:
+        return None
     train, val = parts
     labels = pseudo_labels(train.vectors, val.vectors, num_clusters=num_clusters, seed=recipe.seed)
     _LOGGER.info("%d clusters of the features of %s are the labels", num_clusters, source)

@@ -15,7 +15,6 @@ from vitrail.data.dense.palette import make_colours
 from vitrail.data.dense.samples import ObjectSamples
 from vitrail.data.loader import Loader
 from vitrail.data.quarantine import NotingQuarantine, Problem
-from vitrail.data.sampler import Sampler
 from vitrail.heads.mask_rcnn import Detector
 from vitrail.inference.folding import as_folded
 from vitrail.inference.passes import Passes
@@ -117,7 +116,7 @@ def answer_with_objects(
     loader = Loader(
         Unmarked(data),
         make=ObjectSamples(FitSettings(short_side=settings.short_side, max_side=settings.max_side).build()),
-        sampler=Sampler(len(data), batch_size=min(passes.batch_size, len(data)), is_training=False),
+        sampler=passes.make_sampler(len(data)),
         num_workers=passes.workers,
         quarantine=NotingQuarantine(note_unread),
         pin_memory=passes.device.type == "cuda",

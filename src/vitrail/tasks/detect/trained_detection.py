@@ -9,7 +9,6 @@ from vitrail.data.dense.opening import open_dense_split, open_detection_source
 from vitrail.data.dense.samples import ObjectSamples
 from vitrail.data.loader import Loader
 from vitrail.data.quarantine import NotingQuarantine, Problem
-from vitrail.data.sampler import Sampler
 from vitrail.heads.mask_rcnn import Detector
 from vitrail.inference.folding import as_folded
 from vitrail.inference.passes import Passes, show_progress
@@ -37,27 +36,30 @@ def evaluate_detector(request: EvaluationRequest) -> Evaluation:
     data, source = _open(request)
     ids = _match_classes(source, known=trained.class_names, label=request.source)
     head = trained.model.config.head
-    passes = Passes(data, None, {"batch_size": _BATCH, **settings})
+    passes = Passes(data, None, {"batch_size": _BATCH, **settings}, world=request.world)
     unread: list[Problem] = []
     loader = Loader(
         data,
         make=ObjectSamples(FitSettings(short_side=head.short_side, max_side=head.max_side).build()),
-        sampler=Sampler(len(data), batch_size=passes.batch_size, is_training=False),
+        sampler=passes.make_sampler(len(data)),
         num_workers=passes.workers,
         quarantine=NotingQuarantine(unread.append),
         pin_memory=passes.device.type == "cuda",
     )
     model = as_folded(trained.model).to(passes.device)
-    truths, results = [], []
+    seen: list[tuple[int, Any, list[dict[str, Any]]]] = []
     with show_progress("detect", total=len(data)) as advance:
         for answer in ask(
             model, loader.epoch(0), normalize=trained.normalize, device=passes.device, dtype=passes.dtype
         ):
-            truths.append(read_truth(data, answer.place, category_ids=source.category_ids))
             number = data.image_id(answer.place)
             found = (one.result(image_id=number, category_ids=ids) for one in answer.objects)
-            results += [result for result in found if result["category_id"] is not None]
-            advance(1)
+            known = [result for result in found if result["category_id"] is not None]
+            seen.append((answer.place, read_truth(data, answer.place, category_ids=source.category_ids), known))
+            advance(request.world.num_ranks)
+    unread = [problem for part in request.world.gather(unread) for problem in part]
+    seen = sorted((one for part in request.world.gather(seen) for one in part), key=lambda one: one[0])
+    truths, results = [truth for _, truth, _ in seen], [result for *_, known in seen for result in known]
     has_masks = head.has_masks and source.has_masks
     truth = join_truth(truths, classes=source.classes, category_ids=source.category_ids)
     scores = score(truth, results, has_masks=has_masks)

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from vitrail.data.contract import CropsBatch
+from vitrail.evaluation.together import Alone, Together
 from vitrail.heads.dino import CropVectors, DinoModel
 from vitrail.tasks.contract import Losses, Objective
 from vitrail.tasks.dino.self_distillation import DinoLosses, Temperatures, dino_loss
 from vitrail.tasks.dino.settings import DinoSettings
-from vitrail.tasks.site import Alone, Together
 from vitrail.tasks.unlabelled.collapse import CollapseWatch
 
 _STEPS_OF_MEAN, _LEAST_INFORMATION = 20, 1e-8  # of the information that the watch looks at

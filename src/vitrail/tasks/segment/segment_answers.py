@@ -15,7 +15,6 @@ from vitrail.data.dense.palette import make_colours
 from vitrail.data.dense.samples import MaskSamples
 from vitrail.data.loader import Loader
 from vitrail.data.quarantine import NotingQuarantine, Problem
-from vitrail.data.sampler import Sampler
 from vitrail.evaluation.segmenting import Segmenter, segment
 from vitrail.inference.folding import as_folded
 from vitrail.inference.passes import Passes
@@ -96,7 +95,7 @@ def answer_with_masks(
     loader: Loader[MaskBatch] = Loader(
         Unmasked(data),
         make=MaskSamples(),
-        sampler=Sampler(len(data), batch_size=min(passes.batch_size, _MOST_TOGETHER, len(data)), is_training=False),
+        sampler=passes.make_sampler(len(data), batch_size=min(passes.batch_size, _MOST_TOGETHER)),
         num_workers=passes.workers,
         quarantine=NotingQuarantine(note_unread),
         pin_memory=passes.device.type == "cuda",

@@ -10,7 +10,6 @@ from vitrail.data.dense.opening import open_dense_split, open_segmentation_sourc
 from vitrail.data.dense.samples import MaskSamples
 from vitrail.data.loader import Loader
 from vitrail.data.quarantine import NotingQuarantine, Problem
-from vitrail.data.sampler import Sampler
 from vitrail.evaluation.segmentation import MaskMeter, find_confusions
 from vitrail.evaluation.segmenting import Looking, Segmenter, segment
 from vitrail.inference.folding import as_folded
@@ -35,13 +34,13 @@ def evaluate_segmentation(request: EvaluationRequest) -> Evaluation:
         raise ValueError(f"a model of the task {trained.task} is measured without {', '.join(refused)}")
     data, classes = _open(request)
     table = table_of(classes, known=trained.class_names, ignore=trained.description.get("ignore", ()), name=data.name)
-    passes = Passes(data, None, {"batch_size": _BATCH, **settings})
+    passes = Passes(data, None, {"batch_size": _BATCH, **settings}, world=request.world)
     looking = choose_looking(request)
     unread: list[Problem] = []
     loader: Loader[MaskBatch] = Loader(
         data,
         make=MaskSamples(),
-        sampler=Sampler(len(data), batch_size=passes.batch_size, is_training=False),
+        sampler=passes.make_sampler(len(data)),
         num_workers=passes.workers,
         quarantine=NotingQuarantine(unread.append),
         pin_memory=passes.device.type == "cuda",
@@ -56,7 +55,10 @@ def evaluate_segmentation(request: EvaluationRequest) -> Evaluation:
                 height, width = answer.shape
                 meter.update(answer, apply_table(batch.masks[place, :height, :width], table))
             number += len(answers)
-            advance(len(answers))
+            advance(len(answers) * request.world.num_ranks)
+    request.world.sum(meter.counts)
+    number = sum(request.world.gather(number))
+    unread = [problem for part in request.world.gather(unread) for problem in part]
     figures = dict(meter.results())
     rows = meter.rows(trained.class_names)
     report = {

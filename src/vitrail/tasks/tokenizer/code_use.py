@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitrail.tasks.site import Together
+from vitrail.evaluation.together import Together
 from vitrail.tasks.unlabelled.collapse import Sign, dead_codes
 
 LEAST_SHARE = 0.05  # of the codes, below which a codebook is dead

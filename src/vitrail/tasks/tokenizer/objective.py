@@ -8,9 +8,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from vitrail.data.draws import Draws
+from vitrail.evaluation.together import Together
 from vitrail.models.tokenizer import Quantised, Tokenizer
 from vitrail.tasks.contract import Losses, Objective
-from vitrail.tasks.site import Together
 from vitrail.tasks.tokenizer.code_use import CodeUse
 from vitrail.tasks.tokenizer.settings import TokenizerSettings
 from vitrail.tasks.unlabelled.collapse import CollapseWatch

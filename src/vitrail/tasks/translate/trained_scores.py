@@ -17,7 +17,11 @@ _LABELS = {"bleu": "BLEU", "tokenized_bleu": "tokenized BLEU", "chrf": "chrF"}
 def evaluate_translator(request: EvaluationRequest) -> Evaluation:
     """BLEU, tokenized BLEU and chrF of a model's translations, with signatures."""
     translator, pairs, settings = _prepare(request)
-    translations = [line.text for line in translator.translate(list(pairs.source), settings)]
+    own = list(pairs.source)[request.world.rank :: request.world.num_ranks]
+    told = request.world.gather([line.text for line in translator.translate(own, settings)] if own else [])
+    translations = [""] * len(pairs)
+    for rank, texts in enumerate(told):
+        translations[rank :: request.world.num_ranks] = texts
     found = score(translations, pairs.target)
     figures = {"bleu": found.bleu, "chrf": found.chrf, "tokenized_bleu": found.tokenized_bleu}
     lines = [

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from vitrail.tasks.site import Alone, Together
+from vitrail.evaluation.together import Alone, Together
 
 _LOGGER = logging.getLogger(__name__)
 _LOOK = 10  # steps between two looks: the host waits for a device in these alone

@@ -15,6 +15,7 @@ from vitrail.data.loader import Loader
 from vitrail.data.quarantine import Problem
 from vitrail.data.sampler import Sampler
 from vitrail.data.samples import SampleMaker
+from vitrail.evaluation.together import Alone
 from vitrail.models.contract import Model
 from vitrail.pages.frame import PageSection
 from vitrail.settings.recipe import Recipe
@@ -33,7 +34,6 @@ from vitrail.tasks.contract import (
 )
 from vitrail.tasks.images.image_task import VisualTask, count_workers
 from vitrail.tasks.images.initial_weights import make_backbone
-from vitrail.tasks.site import Alone
 from vitrail.tasks.unlabelled.collapse import CollapseWatch, Sign
 from vitrail.tasks.unlabelled.evaluator import FeatureEvaluator
 from vitrail.tasks.unlabelled.feature_sections import feature_sections

@@ -82,8 +82,13 @@ class World:
 
 
 @contextlib.contextmanager
-def joined_world(device: torch.device) -> Iterator[tuple[World, torch.device]]:
-    """The processes that torchrun (or `devices=`) has started, or this one alone; with this process's own device."""
+def joined_world(
+    device: torch.device, *, timeout: timedelta = _TIMEOUT, backend: str | None = None
+) -> Iterator[tuple[World, torch.device]]:
+    """The processes that torchrun (or `devices=`) has started, or this one alone; with this process's own device.
+
+    `timeout` is how long they wait for each other; the backend follows from the device, unless it is given.
+    """
     if "RANK" not in os.environ:
         yield World(), device
         return
@@ -92,9 +97,9 @@ def joined_world(device: torch.device) -> Iterator[tuple[World, torch.device]]:
     if device.type == "cuda":
         device = torch.device("cuda", choose_gpu(world.local_rank, torch.cuda.device_count()))
         torch.cuda.set_device(device)
-    backend = "nccl" if device.type == "cuda" else "gloo"
+    backend = backend or ("nccl" if device.type == "cuda" else "gloo")
     try:
-        dist.init_process_group(backend, timeout=_TIMEOUT)
+        dist.init_process_group(backend, timeout=timeout)
         yield world, device
     except RuntimeError as error:
         if not is_lost_connection(error):

@@ -1,4 +1,4 @@
-"""Starting the processes that train together on this machine, and ending them together."""
+"""Starting the processes that train together, or go over data together, on this machine, and ending them together."""
 
 import contextlib
 import ctypes
@@ -24,6 +24,7 @@ _SIGNAL_BASE = 128  # what shells add to the signal that ended a process
 _GRACE_SECONDS = 4.0  # for the main process to end by itself when another has
 _SAVING_SECONDS = 120.0  # for all to save and end when one of them was told to stop
 _POLL_SECONDS = 0.05
+_SECONDS_OF_MAIN = 3.0  # for the main process to tell an error, and torchrun to end the others
 _LAUNCHER = "VITRAIL_LAUNCHER"  # the variable that holds its process's number
 _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of Linux's prctl
 
@@ -43,27 +44,43 @@ def stop_with_launcher() -> None:
         raise SystemExit(LOST_OTHERS)
 
 
-def launch(words: Sequence[str], settings: RunSettings) -> int:
-    """Run `vitrail WORDS` in as many processes as the recipe asks for on this machine; the job's exit code.
+def let_main_tell() -> None:
+    """Give the main process time to tell an error that all have: torchrun then ends this process, before it does too.
+
+    Our own launcher listens to other processes only where they alone have failed.
+    """
+    if os.environ.get("RANK", "0") != "0" and _LAUNCHER not in os.environ:
+        time.sleep(_SECONDS_OF_MAIN)
+
+
+def launch(
+    words: Sequence[str], settings: RunSettings, *, reads_input: bool = False, own_codes: Sequence[int] = ()
+) -> int:
+    """Run `vitrail WORDS` in as many processes as the settings ask for on this machine; the job's exit code.
 
     Over several machines the same command is started on each, with MASTER_ADDR, MASTER_PORT and NODE_RANK set, as
-    Slurm scripts do. Where Slurm has started a task for each process, this one becomes its task's.
+    Slurm scripts do. Where Slurm has started a task for each process, this one becomes its task's. With `reads_input`
+    the main process has this one's stdin. Where it ends with one of `own_codes`, nothing has to be said.
     """
     command = [sys.executable, "-m", "vitrail", *words]
     place = find_place(settings, os.environ)
     if place.local_rank is not None:
         os.execve(command[0], command, place.environment(place.local_rank))
-    return run_together(command, place)
+    return run_together(command, place, reads_input=reads_input, own_codes=own_codes)
 
 
-def run_together(command: Sequence[str], place: "MachinePlace") -> int:
+def run_together(
+    command: Sequence[str], place: "MachinePlace", *, reads_input: bool = False, own_codes: Sequence[int] = ()
+) -> int:
     """Run a command in every process of this machine; the job's exit code.
 
     Only the main process speaks. Another is heard when it is the one that failed.
     """
     with contextlib.ExitStack() as stack:
-        processes = [_start(command, place, local_rank, stack) for local_rank in range(place.num_local)]
-        job = _Job(processes)
+        processes = [
+            _start(command, place, local_rank, stack, reads_input=reads_input) for local_rank in range(place.num_local)
+        ]
+        job = _Job(processes, own_codes=own_codes)
         stack.enter_context(job.forwarding_signals())
         return job.wait()
 
@@ -160,14 +177,16 @@ class _Process:
         return self.said.read().decode(errors="replace")
 
 
-def _start(command: Sequence[str], place: MachinePlace, local_rank: int, stack: contextlib.ExitStack) -> _Process:
+def _start(
+    command: Sequence[str], place: MachinePlace, local_rank: int, stack: contextlib.ExitStack, *, reads_input: bool
+) -> _Process:
     """A process in a session of its own, so that Ctrl-C reaches it through us, once."""
     rank = place.first_rank + local_rank
     said = stack.enter_context(tempfile.TemporaryFile()) if rank > 0 else None  # noqa: SIM115 the stack closes it
     popen = subprocess.Popen(
         command,
         env={**place.environment(local_rank), _LAUNCHER: str(os.getpid())},
-        stdin=subprocess.DEVNULL,
+        stdin=None if reads_input and rank == 0 else subprocess.DEVNULL,
         stdout=said,
         stderr=said,
         start_new_session=True,
@@ -188,8 +207,8 @@ def _kill(popen: subprocess.Popen[bytes]) -> None:
 class _Job:
     """The processes of this machine, of which none outlives the failure of another."""
 
-    def __init__(self, processes: Sequence[_Process]) -> None:
-        self.processes = processes
+    def __init__(self, processes: Sequence[_Process], *, own_codes: Sequence[int] = ()) -> None:
+        self.processes, self.own_codes = processes, own_codes
         self.main = next((process for process in processes if process.rank == 0), None)
         self.num_signals = 0
 
@@ -262,6 +281,8 @@ class _Job:
         """Say which process failed and how, unless the main one has said so; the exit code."""
         cause = self._failed()[0]
         code = cause.code or 0
+        if self.main is not None and self.main.code in self.own_codes:
+            return self.main.code or 0
         if self.main is None or self.main.code != USER_ERROR:
             if code not in (USER_ERROR, LOST_OTHERS):
                 sys.stderr.write(cause.read())
