@@ -17,8 +17,8 @@ from vitrail.data.splits import AUTOMATIC, canonical
 from vitrail.settings.data import DataSettings
 from vitrail.settings.own import is_own, load_own, working_directory_on_path
 
-# What a person has marked in images: classes of whole ones, masks of their pixels, or boxes of objects.
-MarkedBy = Literal["classes", "masks", "boxes"]
+# What a person has marked in images: classes of whole ones, masks of their pixels, boxes of objects, or nothing.
+MarkedBy = Literal["classes", "masks", "boxes", "none"]
 AnySource = TypeVar("AnySource", SegmentationSource, DetectionSource)
 
 
