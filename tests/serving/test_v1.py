@@ -41,7 +41,7 @@ def test_it_says_what_it_serves(client: httpx.Client) -> None:
     assert described["classes"] == CLASSES
     assert described["galleries"] == ["colours"]  # it shares the model that is served
     assert described["maps"] == {
-        "kinds": ["attention", "rollout", "gradient"],
+        "kinds": ["attention", "rollout", "gradient", "likeness"],
         "layers": [0],
         "heads": 2,
         "shown_layer": 0,
