@@ -18,7 +18,7 @@ class ModelSettings(Section):
     name: str = "deit_small"
     """name of the model: one of `vitrail models`, or timm/NAME"""
     init: str | None = None
-    """weights to start from: pretrained (or pretrained@384,in22k), run, a saved model, a file, hf://OWNER/NAME; none"""
+    """weights to start from: none, pretrained (or pretrained@384,in22k), a run or saved model, a file, hf://OWNER/NAME"""
     head_start: Literal["auto", "probe", "random", "zero"] = "auto"
     """way a new classifier on such weights begins: probe (of their features), random, zero; auto: probe if cheap"""
     layer_scale_of: str | None = None
