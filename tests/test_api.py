@@ -98,3 +98,21 @@ def test_processes_that_fail_are_an_error(tmp_path: Path, capfd: pytest.CaptureF
     with pytest.raises(ValueError, match="the processes of the run ended with code"):
         vitrail.train(ClassifyRecipe(), out=tmp_path / "run", **{**TINY, "data": "nowhere", "devices": 2})
     assert "nowhere" in capfd.readouterr().err
+
+
+def test_pre_training_takes_recipes_without_labels_alone(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"the recipe small learns from labels: start it with vitrail.train"):
+        vitrail.pretrain("small", data="shapes", out=tmp_path / "run")
+    tiny = {key: value for key, value in TINY.items() if key.startswith(("model", "image_size", "batch_size", "run"))}
+    small = {
+        "crops.local_size": 8,
+        "crops.num_local": 1,
+        "dino.outputs": 16,
+        "dino.hidden_dim": 8,
+        "watch.pictures": None,
+    }
+    run = vitrail.pretrain(
+        "dino_small", data="shapes:size=16,count=32,val=16", out=tmp_path / "run", epochs=1, **tiny, **small
+    )
+    assert run.metrics[-1]["kind"] == "eval"
+    assert run.load().model.config.num_classes == 0

@@ -4,7 +4,7 @@ from importlib import import_module
 
 TYPE_CHECKING = False  # as in typing, whose import alone would take longer than all of this
 if TYPE_CHECKING:
-    from vitrail.api import Run, plan, train
+    from vitrail.api import Run, plan, pretrain, train
     from vitrail.data.datasets import open_dataset
     from vitrail.data.doctor.checking import check_data as check
     from vitrail.explain.drawing import draw_maps
@@ -57,6 +57,7 @@ __all__ = [
     "open_dataset",
     "plan",
     "plot_models",
+    "pretrain",
     "probe",
     "save_model",
     "to_timm",
@@ -91,6 +92,7 @@ _HOMES = {
     "open_dataset": "vitrail.data.datasets",
     "plan": "vitrail.api",
     "plot_models": "vitrail.model_charts",
+    "pretrain": "vitrail.api",
     "probe": "vitrail.inference.probing",
     "save_model": "vitrail.weights",
     "to_timm": "vitrail.weights",

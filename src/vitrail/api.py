@@ -1,4 +1,4 @@
-"""Training and planning from Python, as the command line does it."""
+"""Training, pre-training and planning from Python, as the command line does it."""
 
 import os
 from dataclasses import dataclass
@@ -51,14 +51,39 @@ def train(recipe: AnyPath | Recipe | None = None, *, data: AnyPath | None = None
     KeyboardInterrupt; the same call then goes on. Several processes (devices=2) are started as on the command line.
     """
     folder = RunFolder(Path(out))
+    return _train(_read(recipe, folder, data=data, changes=changes), folder, is_changing=recipe is None)
+
+
+def pretrain(
+    recipe: AnyPath | Recipe | None = None, *, data: AnyPath | None = None, out: AnyPath, **changes: Any
+) -> Run:
+    """Learn from images without labels with a recipe such as "dino_small", or go on with the run in `out`.
+
+    It is `train` for recipes that need no labels, and refuses others; `init=out` then starts a training with labels.
+    """
+    folder = RunFolder(Path(out))
+    found = _read(recipe, folder, data=data, changes=changes)
+    if found.needs_labels:
+        raise ValueError(f"the recipe {found.name} learns from labels: start it with vitrail.train")
+    return _train(found, folder, is_changing=recipe is None)
+
+
+def _read(
+    recipe: AnyPath | Recipe | None, folder: RunFolder, *, data: AnyPath | None, changes: dict[str, Any]
+) -> Recipe:
+    """The recipe that is asked for, or that of the run, with its changes."""
     if recipe is None:
-        found = folder.read_recipe_with(_allowed(changes, data=data))
-    else:
-        refuse_additions(changes)
-        found = make_recipe(recipe, data=data, **changes)
-        if not folder.has_progress:
-            check_runs(found)
-    code = train_here(found, folder, again=None, is_changing=recipe is None, is_told=False)
+        return folder.read_recipe_with(_allowed(changes, data=data))
+    refuse_additions(changes)
+    found = make_recipe(recipe, data=data, **changes)
+    if not folder.has_progress:
+        check_runs(found)
+    return found
+
+
+def _train(found: Recipe, folder: RunFolder, *, is_changing: bool) -> Run:
+    """Train to the end."""
+    code = train_here(found, folder, again=None, is_changing=is_changing, is_told=False)
     if code in (INTERRUPTED, PREEMPTED):
         raise KeyboardInterrupt(f"stopped and saved: the same call goes on with {folder.path}")
     if code != 0:

@@ -200,3 +200,57 @@ def test_without_a_terminal_progress_is_a_line_now_and_then(
     monkeypatch.setattr(verb, "_SECONDS_BETWEEN_LINES", 0)
     run_check("pets")
     assert capsys.readouterr().err.splitlines()[-1].startswith("checked 34 of 34 images, ")
+
+
+@pytest.fixture
+def flat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Photos in one folder, without classes."""
+    monkeypatch.chdir(tmp_path)
+    for seed in range(8):
+        draw(seed, tmp_path / "photos" / f"{seed}.png")
+    return tmp_path / "photos"
+
+
+def test_a_folder_without_classes_is_what_a_pre_training_takes(flat: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_check("photos") == 0
+    out = capsys.readouterr().out.splitlines()
+    assert out[:2] == ["photos: 8 images, without labels", "  train: 8 images, median 96 x 72"]
+    [row] = [line for line in out if line.startswith("no labels")]
+    assert "good to know" in row
+    page = Path("check-photos/report.html").read_text(encoding="utf-8")
+    assert "vitrail pretrain learns from such images" in page
+    assert "Images per class" not in page
+
+
+def test_files_of_a_folder_without_classes_are_examined(flat: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Copies are duplicates, wherever a pre-training would put them: no accuracy is measured on them."""
+    for seed in range(4):
+        shutil.copy(flat / f"{seed}.png", flat / f"copy{seed}.png")
+    (flat / "cut.png").write_bytes((flat / "5.png").read_bytes()[:-200])
+    (flat / "notes.txt").write_text("not an image", encoding="utf-8")
+    assert run_check("photos") == 1
+    rows = {line.partition("  ")[0]: line for line in capsys.readouterr().out.splitlines()}
+    assert "must be fixed  1 file" in rows["broken file"]
+    assert "worth a look   4 pictures" in rows["duplicate"]
+    assert "notes.txt" in rows["other files"]
+    kept = [
+        open_dataset("photos", split, labels="optional", exclude="check-photos/quarantine.csv")
+        for split in ("train", "val")
+    ]
+    assert sum(map(len, kept)) == 12  # all but the broken one, on whichever side it is
+
+
+def test_labels_none_makes_folders_mean_nothing(pets: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_check("pets", "--labels", "none") == 0
+    assert capsys.readouterr().out.splitlines()[0] == "pets: 34 images, without labels"
+
+
+def test_classes_that_are_asked_for_must_be_there(flat: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_check("photos", "--labels", "classes") == 2
+    assert "found 8 images but no class folders in photos" in capsys.readouterr().err
+
+
+def test_one_image_is_not_enough_to_learn_from(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    draw(0, tmp_path / "one" / "0.png")
+    assert run_check(str(tmp_path / "one"), "--out", str(tmp_path / "report")) == 1
+    assert "single image" in capsys.readouterr().out

@@ -52,7 +52,7 @@ def test_of_an_embedding_the_trunk_is_shown_and_not_scored(
     embedding = run_in(tmp_path / "embedding", *words).path
     assert main(["explain", str(embedding), "photos/é.jpg", "out=seen", "--json"]) == 0
     record = json.loads(capsys.readouterr().out)
-    assert record["kinds"] == ["attention", "rollout"]
+    assert record["kinds"] == ["attention", "rollout", "likeness"]
     assert record["pictures"][0]["answers"] == []
     assert main(["explain", str(embedding), "--score", "data=shapes:size=16,count=48,val=24"]) == 2
     assert "has no classifier, it gives embeddings" in capsys.readouterr().err

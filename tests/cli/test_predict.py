@@ -146,3 +146,10 @@ def test_classes_without_names_are_numbers(tmp_path: Path, photos: Path, capsys:
     captured = capsys.readouterr()
     assert {answer["class"] for answer in json.loads(captured.out)["answers"]} == {"0", "1", "2"}
     assert "they are numbers" in captured.err
+
+
+def test_a_threshold_is_for_detectors(run: RunFolder, photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["predict", str(run.path), "photos", "--threshold", "0.3"]) == 2
+    assert (
+        "a threshold chooses among the objects that a detector finds: this model finds none" in capsys.readouterr().err
+    )

@@ -1,6 +1,8 @@
 """What `vitrail check` finds in masks and annotations of objects, and that its page draws it."""
 
+import base64
 import csv
+import io
 import json
 import re
 from pathlib import Path
@@ -8,12 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 from dense_folders import HEIGHT, WIDTH, box_row, make_mask, voc_xml, write_coco, write_image, write_mask
+from PIL import Image
 
 from vitrail.cli import main
 from vitrail.data.datasets import open_source
-from vitrail.data.dense.opening import DETECTION_KINDS, SEGMENTATION_KINDS, guess_marks
+from vitrail.data.dense.dense_sources import DenseOpening
+from vitrail.data.dense.opening import DETECTION_KINDS, SEGMENTATION_KINDS, guess_marks, open_detection_source
 from vitrail.data.doctor.checking import check_data
-from vitrail.data.doctor.findings import Findings, Severity
+from vitrail.data.doctor.findings import Findings, Place, Severity
+from vitrail.data.doctor.marked_thumbnails import make_thumbnails
 from vitrail.data.sources.names import MARKED_KINDS
 
 SIZE = (72, 96)
@@ -185,3 +190,21 @@ def test_boxes_in_the_corner_of_large_images_are_no_corners(tmp_path: Path) -> N
         write_image(tmp_path / f"{split}/a.jpg", seed=len(split))
         write_coco(tmp_path / f"annotations/{split}.json", ["a.jpg"], [box_row(1, 3, (1, 2, 6, 7))])
     assert check_data(tmp_path).is_fit
+
+
+@pytest.mark.parametrize("box", [(-4, -3, 12, 9), (-40, -30, 12, 9), (40, 2, 300, 9), (10, 9, -6, -5)])
+def test_boxes_outside_and_inside_out_are_drawn(tmp_path: Path, box: tuple[int, int, int, int]) -> None:
+    """In magenta, clipped to a margin around the image."""
+    for name in ("a.jpg", "b.jpg"):
+        write_image(tmp_path / "train" / name, size=(48, 64))
+    rows = [{**box_row(number, 3, own), "segmentation": []} for number, own in ((1, box), (2, (2, 2, 9, 9)))]
+    write_coco(tmp_path / "annotations/train.json", ["a.jpg", "b.jpg"], rows)
+    source = open_detection_source(f"coco:{tmp_path}", DenseOpening(val_share=0.0, faults="noted"))
+    found = []
+    for index in range(2):
+        address = make_thumbnails(source, limit=9).show(Place("", "train", index=index))
+        assert address is not None
+        picture = Image.open(io.BytesIO(base64.b64decode(address.partition("base64,")[2])))
+        red, green, blue = np.asarray(picture.convert("RGB"), dtype=int).transpose(2, 0, 1)
+        found.append(int(((red > 190) & (green < 60) & (blue > 80) & (blue < 170)).sum()))
+    assert found[0] > 20 > found[1]

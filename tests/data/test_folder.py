@@ -317,7 +317,7 @@ def test_images_without_class_folders_open_where_no_labels_are_needed(tmp_path: 
         train, val = source.open("train"), source.open("val")
         assert (train.levels, val.levels, len(train), len(val)) == ({}, {}, 16, 4)
         assert not set(paths_of(train)) & set(paths_of(val))
-        assert [note.problem for note in source.notes] == ["automatic split"]
+        assert [note.problem for note in source.notes] == ["other files", "automatic split"]
     fill(tmp_path, "20.jpg")
     again = open_folder(tmp_path, name="photos", val_share=0.2, labels="optional").open("val")
     assert len(set(paths_of(val)) - set(paths_of(again))) <= 1

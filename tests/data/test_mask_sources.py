@@ -206,7 +206,9 @@ def test_voc_masks(tmp_path: Path) -> None:
         ("voc:{}", "is not Pascal VOC"),
         ("pairs:{}", "has no images/ and masks/"),
         ("pairs:{}/nothing", "no folder"),
-        ("nothing", "there are: pairs:FOLDER"),
+        ("nothing", "there are: pairs:FOLDER, .*, shapes$"),
+        ("coco:{}", "coco has objects in boxes: recipes for detection learn it, such as detect_small_photos; for this"),
+        ("cifar100", "cifar100 has labels of whole images: recipes for classification learn it"),
         ("pairs:", "pairs need the folder"),
     ],
 )

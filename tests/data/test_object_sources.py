@@ -378,3 +378,10 @@ def test_coco_and_voc_without_objects_are_refused(tmp_path: Path) -> None:
     (tmp_path / "voc/a.xml").write_text(voc_xml([]))
     with pytest.raises(ValueError, match=r"none of the 1 images of train has an object: looked for object in .*a\.xml"):
         open_it(f"voc:{tmp_path / 'voc'}")
+
+
+def test_data_of_other_tasks_is_told_which(tmp_path: Path) -> None:
+    with pytest.raises(
+        ValueError, match=r"camvid has masks: recipes for segmentation learn it.* there are: coco:FOLDER"
+    ):
+        open_it(f"camvid:{tmp_path}")

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -10,11 +11,12 @@ from torchmetrics.classification import MulticlassAccuracy, MulticlassJaccardInd
 
 from vitrail.data.blend import Normalize
 from vitrail.evaluation import segmenting
-from vitrail.evaluation.segmentation import MaskMeter
+from vitrail.evaluation.segmentation import MaskMeter, describe_counts
 from vitrail.evaluation.segmenting import Looking, Segmenter, fit_sides
 from vitrail.heads.segment import SegmentModel, SegmentSettings
 from vitrail.models.catalog import create_model
 from vitrail.models.contract import Model
+from vitrail.tasks.segment.evaluator import WorstMask, WorstMasks
 
 
 def test_figures_are_those_of_torchmetrics() -> None:
@@ -36,6 +38,34 @@ def test_figures_are_those_of_torchmetrics() -> None:
     rows = meters[0].rows([str(place) for place in range(6)])
     assert [row["iou"] for row in rows[:4]] == pytest.approx((100 * each[:4]).tolist(), abs=1e-4)
     assert rows[4]["iou"] is None
+
+
+@pytest.mark.parametrize("num_processes", [2, 3, 7])
+def test_any_division_into_processes_gives_the_figures_of_one(num_processes: int) -> None:
+    """Counts of pixels are whole numbers: neither their sum nor the worst images depend on who counted, or when."""
+    generator = torch.Generator().manual_seed(num_processes)
+    truth = torch.randint(5, (7, 12, 9), generator=generator, dtype=torch.uint8)
+    answers = torch.where(torch.rand(truth.shape, generator=generator) < 0.7, truth, truth.roll(1, 0))
+    truth[:, :, 0] = 255
+
+    def measure(places: list[int]) -> tuple[Tensor, list[WorstMask]]:
+        meter, worst = MaskMeter(5), WorstMasks()
+        for place in places:
+            figure = describe_counts(meter.update(answers[place], truth[place]))["mean_iou"]
+            if worst.is_worse(figure):
+                pair = truth[place].numpy(), answers[place].numpy()
+                worst.join([WorstMask(figure, place, np.zeros((3, 12, 9), np.uint8), *pair)])
+        return meter.counts, worst.found
+
+    counts, worst = measure(list(range(7)))
+    owners = torch.arange(7)[torch.randperm(7, generator=generator)] % num_processes
+    parts = [measure((owners == process).nonzero()[:, 0].flip(0).tolist()) for process in range(num_processes)]
+    assert torch.equal(sum(part for part, _ in parts), counts)  # type: ignore[arg-type]
+    together = WorstMasks()
+    for _, found in reversed(parts):
+        together.join(found)
+    assert [one.number for one in together.found] == [one.number for one in worst]
+    assert len(worst) < 7
 
 
 @pytest.fixture(scope="module")

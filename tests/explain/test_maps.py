@@ -98,6 +98,33 @@ def test_without_a_class_token_the_map_is_a_gradient_that_sums_to_the_score(
     assert torch.equal(found.classes, found.logits.topk(3).indices)
 
 
+@pytest.mark.parametrize(("name", "settings"), [WITH_TOKENS[0], WITH_TOKENS[5], WITH_TOKENS[8], *WITHOUT_TOKENS])
+def test_likeness_is_the_cosine_of_the_features_of_patches(name: str, settings: dict[str, Any]) -> None:
+    """With the mean of all at length 1, then with nine patches, or as many as there are."""
+    model = randomize(small_model(name, image_size=(64, 96), **settings)).eval()
+    images = torch.randn(2, 3, 64, 96, generator=torch.Generator().manual_seed(1))
+    found = vitrail.attention_maps(model, images, kind="likeness")
+    assert found.axes == ("batch", "patch", "height", "width")
+    assert (found.tokens[0], len(found.tokens)) == ("all patches", found.maps.shape[1])
+    assert len(found.tokens) > 4
+    with torch.no_grad():
+        patches = model.features(images).patches
+    for place, token in enumerate(found.tokens[1:], start=1):
+        row, column = (int(word.rpartition(" ")[2]) for word in token.split(","))
+        cosines = torch.cosine_similarity(patches, patches[:, :, row, column, None, None], dim=1)
+        torch.testing.assert_close(found.maps[:, place], cosines, rtol=1e-4, atol=1e-5)
+    mean = (patches / patches.norm(dim=1, keepdim=True)).mean(dim=(2, 3), keepdim=True)
+    expected = torch.cosine_similarity(patches, mean, dim=1)
+    torch.testing.assert_close(found.overview()[:, 0], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_backbone_without_tokens_and_classes_has_the_likeness_of_its_patches() -> None:
+    model = small_model("deit_tiny", pool="average", num_classes=0)
+    found = vitrail.attention_maps(model, images_for(model))
+    assert (found.kind, found.logits.shape[1]) == ("likeness", 0)
+    assert float(found.maps.abs().max()) <= 1.0 + 1e-6
+
+
 def test_the_gradient_through_attention_is_that_of_the_attention_weights() -> None:
     """Its definition: for each key the attention times the derivative by it, over all heads of the last layer."""
     model = randomize(small_model("deit_tiny", image_size=64)).eval()
@@ -261,12 +288,9 @@ def test_a_training_model_is_explained_in_eval_mode_and_left_training() -> None:
         ({}, {"kind": "gradient", "head": 0}, "gradient maps have no heads to choose from: leave head out"),
         ({}, {"kind": "mixing"}, "deit_tiny has no mixing maps; it has: attention, rollout, gradient"),
         ({"pool": "average"}, {"kind": "rollout"}, "deit_tiny has no rollout maps; it has: gradient"),
-        ({}, {"kind": "saliency"}, "kind must be one of attention, rollout, gradient, mixing, not 'saliency'"),
-        (
-            {"pool": "average", "num_classes": 0},
-            {},
-            r"deit_tiny has no map: .* a run with model\.settings\.pool=class has",
-        ),
+        ({}, {"kind": "saliency"}, "one of attention, rollout, gradient, likeness, mixing, not 'saliency'"),
+        ({}, {"kind": "likeness", "layer": 0}, "likeness maps are of the last features: leave layer out"),
+        ({}, {"kind": "likeness", "class_index": 0}, "the likeness maps of this model are the same for every class"),
     ],
 )
 def test_errors_are_one_line_that_names_what_there_is(

@@ -10,6 +10,7 @@ from tiny_galleries import COLOURS, colour_gallery, colours, paint, save_colour,
 
 import vitrail
 from vitrail.data.contract import Level
+from vitrail.data.stored import without_labels
 from vitrail.gallery.building import Choices
 from vitrail.gallery.gallery import Gallery
 
@@ -197,6 +198,13 @@ def test_coarse_labels_alone_make_a_gallery_whose_groups_get_names(tmp_path: Pat
     assert gallery.classify(paint(COLOURS["red"], seed=4)).label == "red"
     assert gallery.counts() == {"red": 6, "orange": 6}
     assert gallery.counts("coarse") == {"warm": 12, "cold": 12}
+
+
+def test_a_coarse_class_of_a_gallery_without_labels_says_what_to_do(tmp_path: Path) -> None:
+    gallery, _ = Gallery.build(tiny_viewer(), without_labels(colours()), folder=tmp_path / "g")
+    with pytest.raises(ValueError, match="no image has a label yet: suggest without coarse groups all of them"):
+        gallery.suggest("warm")
+    assert sum(group.count for group in gallery.suggest(groups=2)) == 24
 
 
 def test_the_number_of_groups_suits_the_images(tmp_path: Path) -> None:

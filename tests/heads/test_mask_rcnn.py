@@ -10,7 +10,10 @@ from shrunk import randomize
 from torch import Tensor, nn
 from torchvision.models.detection import MaskRCNN
 from torchvision.models.detection.anchor_utils import AnchorGenerator
+from torchvision.models.detection.faster_rcnn import FastRCNNPredictor, TwoMLPHead
+from torchvision.models.detection.mask_rcnn import MaskRCNNHeads, MaskRCNNPredictor
 from torchvision.models.detection.roi_heads import paste_masks_in_image
+from torchvision.models.detection.rpn import RPNHead
 from torchvision.ops import MultiScaleRoIAlign
 from torchvision.ops.poolers import LevelMapper
 
@@ -162,6 +165,55 @@ def test_it_is_torchvisions_mask_rcnn() -> None:
     assert torch.equal(found.labels + 1, wanted["labels"])
     pasted = paste_masks_in_image(found.masks[:, None], found.boxes, (64, 96))
     torch.testing.assert_close(pasted, wanted["masks"])
+
+
+@pytest.mark.parametrize("row", [0, 1], ids=["objects", "no objects"])
+def test_its_losses_are_torchvisions(row: int) -> None:
+    """Of one image, with the weights carried over and every anchor and proposal chosen: losses and gradients."""
+    model = detector("vit", anchors_per_image=4096, boxes_per_image=4096).train()
+    model.trunk.eval()  # which drops nothing then
+
+    class Backbone(nn.Module):
+        out_channels = 16
+
+        def forward(self, images: Tensor) -> dict[str, Tensor]:
+            with torch.no_grad():
+                return model.feature_maps(images)
+
+    theirs = MaskRCNN(
+        Backbone(),
+        num_classes=None,
+        min_size=64,
+        max_size=96,
+        image_mean=[0.0] * 3,
+        image_std=[1.0] * 3,
+        rpn_anchor_generator=AnchorGenerator(tuple((s,) for s in SMALL.anchor_sizes), ((0.5, 1.0, 2.0),) * 5),
+        rpn_head=RPNHead(16, 3),
+        rpn_pre_nms_top_n_train=50,
+        rpn_post_nms_top_n_train=50,
+        rpn_batch_size_per_image=4096,
+        box_head=TwoMLPHead(16 * 7 * 7, 32),
+        box_predictor=FastRCNNPredictor(32, 4),
+        box_batch_size_per_image=4096,
+        mask_head=MaskRCNNHeads(16, (16,), 1),
+        mask_predictor=MaskRCNNPredictor(16, 16, 4),
+    ).train()
+    parts = ((model.rpn, theirs.rpn), (model.roi_heads, theirs.roi_heads))
+    for mine, other in parts:
+        other.load_state_dict(mine.state_dict())
+    images, sizes, targets = batch((64, 96), (64, 96))
+    found = model(images[row : row + 1], sizes[row : row + 1], targets[row : row + 1])
+    wanted = theirs([images[row]], [targets[row]])
+    assert set(found) == {"loss_objectness", "loss_rpn_box_reg", "loss_classifier", "loss_box_reg", "loss_mask"}
+    for name, loss in found.items():
+        torch.testing.assert_close(loss[0], wanted[name], rtol=1e-5, atol=1e-6)
+        assert bool(loss[0] > 0.0) or row == 1
+    for losses in (found, wanted):
+        torch.stack([loss.sum() for loss in losses.values()]).sum().backward()
+    for mine, other in parts:
+        gradients = {name: p.grad for name, p in mine.named_parameters()}
+        for name, p in other.named_parameters():
+            torch.testing.assert_close(gradients[name], p.grad, rtol=1e-4, atol=1e-5)
 
 
 def test_boxes_are_pooled_as_by_torchvision() -> None:

@@ -41,7 +41,7 @@ def test_it_says_what_it_serves(client: httpx.Client) -> None:
     assert described["classes"] == CLASSES
     assert described["galleries"] == ["colours"]  # it shares the model that is served
     assert described["maps"] == {
-        "kinds": ["attention", "rollout", "gradient"],
+        "kinds": ["attention", "rollout", "gradient", "likeness"],
         "layers": [0],
         "heads": 2,
         "shown_layer": 0,
@@ -90,7 +90,7 @@ def test_embeddings_and_maps(client: httpx.Client) -> None:
     [
         ({"layer": "7"}, "layer 7 is not one of the layers 0 to 0"),
         ({"head": "2"}, "head 2 is not one of the heads 0 to 1"),
-        ({"kind": "magic"}, "kind must be one of attention, rollout, gradient, mixing"),
+        ({"kind": "magic"}, "kind must be one of attention, rollout, gradient, likeness, mixing"),
         ({"kind": "rollout", "layer": "0"}, "rollout maps go through all layers"),
         ({"kind": "gradient", "class": "horse"}, "knows no class 'horse'"),
         ({"picture": "photo"}, "picture is one of overlay, map"),

@@ -70,6 +70,8 @@ def test_a_path_that_looks_like_something_else_is_read_back(tmp_path: Path) -> N
 def test_null_and_nothing_are_no_path() -> None:
     assert changed("data=", "init=null").data.spec is None
     assert changed("data=", "init=null").model.init is None
+    assert changed("init=none").model.init is None  # as data.val=none; a folder of that name is ./none
+    assert changed("init=./none").model.init == "./none"
 
 
 def test_lr_follows_its_rule() -> None:

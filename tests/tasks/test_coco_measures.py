@@ -10,8 +10,10 @@ from pycocotools import mask as coco_masks
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
+from vitrail.tasks.detect.asking import ImageAnswer
 from vitrail.tasks.detect.coco_measures import (
     NUMBERS,
+    CocoScores,
     ImageTruth,
     decode_mask,
     encode_mask,
@@ -19,7 +21,8 @@ from vitrail.tasks.detect.coco_measures import (
     measures_in,
     score,
 )
-from vitrail.tasks.detect.found_objects import FoundObject, count_errors
+from vitrail.tasks.detect.evaluator import Part, merge_parts
+from vitrail.tasks.detect.found_objects import FoundObject, count_confusions, count_errors
 
 CLASSES, IDS = ("cat", "dog", "bird"), (3, 17, 44)  # of the last there is no object
 
@@ -109,3 +112,64 @@ def test_errors_are_objects_missed_and_answers_that_are_none() -> None:
     twice = [right, FoundObject(0, (0, 0, 10, 10), 0.8), FoundObject(0, (60, 5, 70, 15), 0.8)]  # the last: in the crowd
     assert count_errors(twice, known) == pytest.approx(2 / 5)
     assert count_errors([FoundObject(0, (0, 0, 10, 10), 0.3)], known) == 1.0  # not sure enough to count
+
+
+def test_confusions_are_counted_by_hand() -> None:
+    """The surest choose first, among their own class first; crowds excuse answers and are not missed."""
+    known = [
+        FoundObject(0, (0, 0, 10, 10)),  # found, and once more
+        FoundObject(1, (20, 0, 30, 10)),  # taken for class 0
+        FoundObject(2, (40, 0, 50, 10)),  # missed: what is near overlaps by less than half
+        FoundObject(0, (60, 0, 80, 20), is_crowd=True),
+    ]
+    found = [
+        FoundObject(0, (0, 0, 10, 9), 0.9),
+        FoundObject(0, (0, 1, 10, 10), 0.8),  # a second answer for one object is invented
+        FoundObject(0, (20, 0, 30, 10), 0.7),
+        FoundObject(2, (46, 0, 56, 10), 0.95),
+        FoundObject(1, (65, 5, 70, 15), 0.9),  # in the crowd
+        FoundObject(2, (40, 0, 50, 10), 0.4),  # not sure enough to count
+    ]
+    counts = count_confusions(found, known, num_classes=3)
+    assert counts.tolist() == [[1, 0, 0, 0], [1, 0, 0, 0], [0, 0, 0, 1], [1, 0, 1, 0]]
+    assert count_confusions([], [], num_classes=1).tolist() == [[0, 0], [0, 0]]
+
+
+@pytest.mark.parametrize("num_processes", [2, 3, 5, 12])
+def test_any_division_into_processes_gives_the_numbers_of_one(num_processes: int) -> None:
+    """Exactly, also where answers of several images are equally probable, whose order then counts."""
+    generator = np.random.default_rng(num_processes)
+    truth, results = make()
+    answers, known = [], {}
+    for place, image in enumerate(truth["images"]):
+        own = [one for one in results if one["image_id"] == image["id"]]
+        found = tuple(
+            FoundObject(
+                IDS.index(one["category_id"]),
+                (*one["bbox"][:2], one["bbox"][0] + one["bbox"][2], one["bbox"][1] + one["bbox"][3]),
+                round(one["score"], 1),
+                one["segmentation"],
+            )
+            for one in own
+        )
+        answers.append(ImageAnswer(place, (240, 320), found))
+        annotations = tuple(one for one in truth["annotations"] if one["image_id"] == image["id"])
+        known[place] = ImageTruth(image, annotations)
+
+    def measure(parts: list[Part]) -> CocoScores:
+        merged, truths = merge_parts(parts)
+        assert [answer.place for answer in merged] == list(range(12))
+        told = [
+            one.result(image_id=100 + answer.place, category_ids=IDS) for answer in merged for one in answer.objects
+        ]
+        joined = join_truth((truths[answer.place] for answer in merged), classes=CLASSES, category_ids=IDS)
+        return score(joined, told, has_masks=True)
+
+    whole = measure([(answers, known)])
+    owners = generator.permutation(np.arange(12) % num_processes)
+    parts: list[Part] = []
+    for process in generator.permutation(num_processes):
+        places = generator.permutation(np.flatnonzero(owners == process)).tolist()
+        parts.append(([answers[place] for place in places], {place: known[place] for place in places}))
+    assert measure(parts) == whole
+    assert whole.numbers["box_ap"] > 0.0

@@ -33,13 +33,13 @@ def feed(watch: CollapseWatch, course: Callable[[int], dict[str, float]], *, ste
 def to_constant(step: int) -> dict[str, float]:
     """No centring: from an even start to one answer for all."""
     entropy = TOP * math.exp(-max(0, step - 50) / 20)
-    return {"teacher_entropy": entropy, "kl": 0.2 * entropy}
+    return {"teacher_entropy": entropy, "kl": 0.2 * entropy, "information": 0.1 * entropy}
 
 
 def to_uniform(step: int) -> dict[str, float]:
     """No sharpening: what there was of an answer fades."""
     left = math.exp(-step / 20)
-    return {"teacher_entropy": TOP * (1 - 0.2 * left), "kl": left}
+    return {"teacher_entropy": TOP * (1 - 0.2 * left), "kl": left, "information": 0.1 * left}
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,11 @@ HEALTHY = {
     # DINO begins almost even, views are almost alike, and it takes its time.
     "even start": (
         DINO,
-        lambda step: {"teacher_entropy": TOP * (1 - 0.5 * (step / 600) ** 2), "kl": 1e-4 * 1.03**step},
+        lambda step: {
+            "teacher_entropy": TOP * (1 - 0.5 * (step / 600) ** 2),
+            "kl": 1e-4 * 1.03**step,
+            "information": 1e-4 * 1.03**step,
+        },
     ),
     # The first steps are those of the centre: it settles, and answers are uniform until features come to differ.
     "settling centre": (
@@ -92,10 +96,16 @@ HEALTHY = {
         lambda step: {
             "teacher_entropy": TOP * (1 - math.exp(-step / 5) if step < 180 else 1 - (step - 180) / 1000),
             "kl": math.exp(-step / 5) if step < 180 else 1e-3 * (step - 180),
+            "information": 0.0 if step < 180 else 1e-3 * (step - 180),
         },
     ),
+    # Answers are all but even, and still not the same for all images.
+    "faint answers": (
+        DINO,
+        lambda step: {"teacher_entropy": 0.995 * TOP, "kl": 0.005 * TOP, "information": 0.003 * TOP},
+    ),
     # A sharp answer for each image is what is wanted as long as images differ: the student is wrong about some.
-    "sharp teacher": (DINO, lambda step: {"teacher_entropy": 0.01 * TOP, "kl": 0.6}),
+    "sharp teacher": (DINO, lambda step: {"teacher_entropy": 0.01 * TOP, "kl": 0.6, "information": 2.0}),
     # LayerScale of 1e-5: class tokens are all but the same at first.
     "LayerScale": (FEATURES, lambda step: {"feature_deviation": min(0.1, 1e-6 * 1.03**step)}),
     "noise": (FEATURES, lambda step: {"feature_deviation": 0.1 if step % 50 == 0 else 1e-4}),
@@ -118,6 +128,17 @@ def test_a_start_that_stays_where_it_is_counts_after_the_grace() -> None:
     with pytest.raises(CollapseError, match="since step 1 "):
         feed(watch, lambda step: {"feature_deviation": 1e-5})
     assert watch.step == 350
+
+
+def test_a_run_that_never_began_is_told_what_to_begin_with() -> None:
+    """Its settings are not at fault; those of one that began and collapsed are."""
+    start = ("begin otherwise", "begin from weights")
+    with pytest.raises(
+        CollapseError, match=r"has not begun to learn \(constant\): .* alike; begin otherwise, or begin"
+    ):
+        feed(CollapseWatch(FEATURES, beginning=start), lambda step: {"feature_deviation": 1e-5})
+    with pytest.raises(CollapseError, match=r"has collapsed \(constant\): .*; raise a\.b, or lower c\.d"):
+        feed(CollapseWatch(FEATURES, beginning=start), lambda step: {"feature_deviation": 0.1 * 0.97**step})
 
 
 def test_a_warning_is_said_once_and_the_run_goes_on() -> None:

@@ -102,8 +102,10 @@ def test_a_run_leaves_numbers_pictures_and_a_model(run: RunFolder, capsys: pytes
     assert main(["inspect", str(run.path), "data=shapes:size=64,count=4,val=2", f"out={run.path / 'inspected'}"]) == 0
     capsys.readouterr()
     page = write_report(run.path).read_text(encoding="utf-8")
-    for title in ("Worst pictures", "Average precision by class", "Average precision on val, %", "Parts of the loss"):
+    titles = ("Worst pictures", "Average precision by class", "Average precision on val, %", "Parts of the loss")
+    for title in (*titles, "Taken for, missed and invented", "What training saw"):
         assert title in page
+    assert page.partition('id="batch"')[2].count("data:image/jpeg") == 8  # a whole batch with its objects
     assert main(["evaluate", str(run.path), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert {key: found[key] for key in ("box_ap", "mask_ap")} == pytest.approx(
@@ -146,6 +148,21 @@ def test_predict_writes_overlays_coco_and_yolo(
     printed = capsys.readouterr()
     assert "b.png" in printed.err
     assert "and " in printed.out
+
+
+def test_a_threshold_leaves_objects_out(run: RunFolder, pictures: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    image, out = str(pictures / "a.png"), pictures.parent / "some"
+    assert main(["predict", str(run.path), image, "--json"]) == 0
+    scores = [one["probability"] for one in json.loads(capsys.readouterr().out)["objects"]]
+    middle = (scores[3] + scores[4]) / 2
+    assert main(["predict", str(run.path), image, "--json", "--threshold", str(middle), "--out", str(out)]) == 0
+    kept = [one["probability"] for one in json.loads(capsys.readouterr().out)["objects"]]
+    assert kept == [score for score in scores if score >= middle]
+    assert 0 < len(kept) < len(scores)
+    assert len(json.loads((out / "coco.json").read_text())["annotations"]) == len(kept)
+    assert len((out / "labels" / "a.txt").read_text().splitlines()) == len(kept)
+    assert main(["predict", str(run.path), image, "--threshold", "30"]) == 2
+    assert "a probability from 0 to 1, such as 0.3, not '30'" in capsys.readouterr().err
 
 
 def test_explain_draws_gradients_of_classes(run: RunFolder, pictures: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,9 @@ from torch.nn import functional
 
 import vitrail
 from vitrail.data.contract import CropsBatch, Sample
+from vitrail.heads.around_trunk import summary_width
 from vitrail.heads.dino import DinoModel, ProjectionSettings
+from vitrail.models.contract import Model
 from vitrail.preview.preview_page import write_preview
 from vitrail.tasks.contract import StepContext
 from vitrail.tasks.dino.objective import Course, Dino
@@ -262,23 +264,27 @@ def test_mistakes_are_one_line(words: tuple[str, ...], told: str) -> None:
 NUM_OUTPUTS, DIM = 32, 32
 
 
-def learn(steps: int, *, lr: float, **settings: float) -> None:
+def learn(steps: int, *, lr: float, trunk: Model | None = None, patience: int = 100, **settings: Any) -> None:
     """DINO on 64 smooth patterns, by a transformer of one block; it stops where the watch sees a collapse."""
     torch.manual_seed(0)
     sizes: dict[str, Any] = {"hidden_dim": 32, "bottleneck_dim": 16}
     chosen = DinoSettings.model_validate({"outputs": NUM_OUTPUTS, **sizes, "frozen_epochs": 0, **settings})
-    trunk = vitrail.create_model("deit_tiny", image_size=16, patch_size=8, dim=DIM, depth=1, num_heads=2, num_classes=0)
+    if trunk is None:
+        small = {"patch_size": 8, "dim": DIM, "depth": 1, "num_heads": 2}
+        trunk = vitrail.create_model("deit_tiny", image_size=16, num_classes=0, **small)
     model = DinoModel(trunk, ProjectionSettings(num_outputs=NUM_OUTPUTS, **sizes)).train()
     made: list[Callable[..., Any]] = [constant_answers, uniform_answers, same_answers]
     remedies = ("one", "other")
     signs = [make(num_answers=NUM_OUTPUTS, remedies=remedies) for make in made]
-    signs.append(constant_features(dim=DIM, remedies=remedies))
-    objective = Dino(chosen, course=Course(chosen, steps, steps), watch=CollapseWatch(signs))
+    signs.append(constant_features(dim=summary_width(trunk), remedies=remedies))
+    watch = CollapseWatch(signs, patience=patience, grace=patience)
+    objective = Dino(chosen, course=Course(chosen, steps, steps), watch=watch)
     optimizer = torch.optim.AdamW([value for value in model.parameters() if value.requires_grad], lr=lr)
     patterns = functional.interpolate(torch.randn(64, 3, 4, 4), size=(24, 24), mode="bicubic")
     for _ in range(steps):
         shown = patterns[torch.randint(64, (16,))]
-        crops = tuple(torch.stack([_cut(shown, size) for _ in range(2)], dim=1) for size in (16, 8))
+        cuts = (16, 16) if trunk.takes_one_size else (16, 8)
+        crops = tuple(torch.stack([_cut(shown, size) for _ in range(2)], dim=1) for size in cuts)
         losses = objective(model, CropsBatch(crops, torch.full((16,), -1), torch.arange(16)))
         losses.total.backward()
         objective.note(losses.seen)
@@ -286,6 +292,11 @@ def learn(steps: int, *, lr: float, **settings: float) -> None:
         optimizer.step()
         optimizer.zero_grad()
         objective.after_step(model)
+
+
+def feed(watch: CollapseWatch, signals: dict[str, float], *, steps: int = 400) -> None:
+    for _ in range(steps):
+        watch.see(signals)
 
 
 def _cut(images: Tensor, size: int) -> Tensor:
@@ -307,10 +318,48 @@ def _cut(images: Tensor, size: int) -> Tensor:
     ],
     ids=["no centring", "no sharpening", "no momentum"],
 )
-def test_each_collapse_is_named_within_a_few_hundred_steps(settings: dict[str, float], lr: float, told: str) -> None:
+def test_each_collapse_is_named_within_a_few_hundred_steps(settings: dict[str, Any], lr: float, told: str) -> None:
     with pytest.raises(CollapseError, match=told):
         learn(400, lr=lr, **settings)
 
 
 def test_a_healthy_run_is_left_alone() -> None:
     learn(250, lr=1e-3, teacher_momentum=0.99)
+
+
+HEALTHY: dict[str, tuple[str, dict[str, Any]]] = {
+    "vit": ("deit_tiny", {"num_heads": 2, "init_std": None}),
+    "cait": ("cait_xxs24", {"num_heads": 2, "init_std": None}),  # LayerScale of a shallow one is 0.1
+    "resmlp": ("resmlp_s12", {"init_std": None}),
+    "patchconvnet": ("patchconvnet_s60", {"stem": "conv_bn", "init_std": None, "layer_scale": 0.1}),
+    "timm": ("timm/vit_tiny_patch16_224", {}),
+}
+
+
+@pytest.mark.parametrize("family", HEALTHY)
+def test_healthy_runs_of_every_family_are_left_alone(family: str) -> None:
+    """By a watch that is three times as impatient as that of a run."""
+    name, own = HEALTHY[family]
+    size: dict[str, Any] = {"patch_size": 8, "dim": 16, "depth": 1}
+    if family == "timm":
+        size = {"options": {"patch_size": 8, "embed_dim": 16, "depth": 1, "num_heads": 2, "dynamic_img_size": True}}
+    trunk = vitrail.create_model(name, image_size=16, num_classes=0, **size, **own)
+    learn(80, lr=1e-3, trunk=trunk, patience=30, teacher_momentum=0.99)
+
+
+@pytest.mark.parametrize(
+    ("family", "told"),
+    [
+        ("patchconvnet", "add init_std: null, layer_scale: 0.1 to model.settings, or start from weights by init="),
+        ("vit", "add init_std: null to model.settings, or start from weights by init="),
+        ("timm", "start from weights by init=, or raise lr"),
+    ],
+)
+def test_a_run_that_does_not_begin_is_told_by_its_model(family: str, told: str) -> None:
+    """Small LayerScale and first weights make all images alike: neither temperature nor momentum would help."""
+    small = "model.settings={patch_size: 4, dim: 16, depth: 1, stem: conv_bn}"  # LayerScale is the model's own
+    task, _, _ = opened(*(("model=patchconvnet_s60", small) if family == "patchconvnet" else FAMILIES[family]))
+    watch = task.make_objective(total_steps=9).watch
+    signals = {"teacher_entropy": 3.46, "kl": 1e-4, "information": 1e-4, "feature_deviation": 1e-5}
+    with pytest.raises(CollapseError, match=f"the run has not begun to learn .*make images alike; {told}"):
+        feed(watch, signals)

@@ -192,6 +192,10 @@ def test_evaluation_looks_as_it_is_asked(run: RunFolder, capsys: pytest.CaptureF
         (("evaluation.crop_ratio=0.9",), "whole images are measured"),
         (("segment.ignore=[cat]",), "segment.ignore names 'cat', which is no class of the data"),
         (("segment.blocks=[0, 1, 1, 5]",), "level 5 is not one of the 2 blocks"),
+        (
+            ("segment.blocks=[1, 2]",),
+            r"segment\.blocks cannot be \[1, 2\]: four blocks are read, counted from 0: name four",
+        ),
         (("evaluation.window=30",), "a window of 30x30 can't be cut into patches of 8"),
         (("model=resmlp_s12", "model.settings={patch_size: 8, dim: 16, depth: 2}", "evaluation.window=64"), "32x40"),
     ],

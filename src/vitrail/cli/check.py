@@ -26,12 +26,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "data",
         metavar="DATA",
-        help="a folder of class folders, a manifest, a name like cifar100; masks: pairs:FOLDER, boxes: coco:FOLDER",
+        help="a folder of class folders or of images without labels, a manifest, a name like cifar100; masks: "
+        "pairs:FOLDER, boxes: coco:FOLDER",
     )
     parser.add_argument(
         "--labels",
-        choices=("classes", "masks", "boxes"),
-        help="what is marked in images, where the name or the folder does not say it",
+        choices=("classes", "masks", "boxes", "none"),
+        help="what is marked in images, where the name or the folder does not say it; none: folders mean nothing",
     )
     parser.add_argument("--out", type=Path, help="folder for the report (default: check-NAME)")
     parser.add_argument("--workers", type=_count, help="processes that read images (default: one per core)")
@@ -210,11 +211,13 @@ def _summarise(findings: "Findings") -> list[str]:
 
     num_images = sum(split.num_images for split in findings.splits)
     images = _count_things(num_images, "image", "images")
-    lines = [f"{visible(findings.name)}: {images}, {_count_things(len(findings.classes), 'class', 'classes')}"]
+    classes = _count_things(len(findings.classes), "class", "classes") if findings.classes else "without labels"
+    lines = [f"{visible(findings.name)}: {images}, {classes}"]
     for split in findings.splits:
-        held = _count_things(sum(count > 0 for count in split.class_counts), "class", "classes")
         images = _count_things(split.num_images, "image", "images")
-        lines.append(f"  {visible(split.split)}: {images} of {held}, median {split.median_size}")
+        if findings.classes:
+            images += f" of {_count_things(sum(count > 0 for count in split.class_counts), 'class', 'classes')}"
+        lines.append(f"  {visible(split.split)}: {images}, median {split.median_size}")
     return lines
 
 

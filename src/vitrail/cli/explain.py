@@ -33,6 +33,7 @@ _MEANINGS = {
     "attention": "how strongly the special tokens look at each patch, from the least (blue) to the most (yellow).",
     "rollout": "attention followed through all layers.",
     "gradient": "what each patch adds to the score of a class where patches are pooled.",
+    "likeness": "cosines of the last features of the patches with their mean, and small with those of single patches.",
     "mixing": "weights with which the central patches gather all patches, layer by layer; the same for every image.",
 }
 _DENSE_MEANINGS = {
@@ -139,10 +140,10 @@ class _Look:
         asked = settings.get("kind")
         gaze = None if self.model.is_dense else find_gaze(self.model)
         if asked is None:
-            choose_kind(self.model, None)  # a model without maps is an error
-            self.kinds = tuple(kind for kind in kinds_of(self.model) if kind != "mixing")
-            if not self.kinds:
-                raise ValueError(f"{self.model.name} has no maps of images without a classifier; it has: kind=mixing")
+            # Likeness of patches is what a backbone without classifier has to show; of a classifier it is on request.
+            kinds = kinds_of(self.model)
+            left_out = {"mixing", "likeness"} if "gradient" in kinds else {"mixing"}
+            self.kinds = tuple(kind for kind in kinds if kind not in left_out)
         else:
             self.kinds = tuple(choose_kind(self.model, str(kind)) for kind in _as_list(asked))
         by_class = {"gradient", "attention"} if gaze is not None and gaze.is_per_class else {"gradient"}

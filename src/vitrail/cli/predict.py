@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import json
+import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,6 +38,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--top", type=_at_least(1), default=5, help="classes or objects told of each image (default: 5)"
+    )
+    parser.add_argument(
+        "--threshold",
+        type=_probability,
+        help="leave out objects of a lower probability, such as 0.3 (default: all that the detector says are told, and "
+        "those of at least 0.5 drawn)",
     )
     parser.add_argument("--batch-size", type=_at_least(1), default=32, help="images at a time (default: 32)")
     parser.add_argument("--workers", type=_at_least(0), help="processes that read images (default: by the device)")
@@ -105,6 +112,8 @@ def run(arguments: argparse.Namespace) -> int:
             lambda note: task.answer(trained, data, passes=passes, top=arguments.top, note_unread=note),
             note_unread,
         )
+        if arguments.threshold is not None:
+            answers = (answer.above(arguments.threshold) for answer in answers)
         if arguments.out is not None and world.is_main:
             answers = task.keep(answers, trained=trained, data=data, folder=_make_folder(arguments.out))
         for answer in answers:
@@ -131,7 +140,7 @@ def _open_saved(arguments: argparse.Namespace, trained: "Trained", paths: Sequen
 
     settings = describe_settings((trained.model.family, trained.model.config, trained.view, trained.normalize))
     weights = hash_tensors(trained.model.state_dict())
-    return SavedAnswers(arguments.save, key=hash_text(f"{settings} {weights} {arguments.top}"), paths=paths)
+    return SavedAnswers(arguments.save, key=hash_text(f"{settings} {weights} {arguments.top} {arguments.threshold}"), paths=paths)
 
 
 def _make_folder(place: str) -> Path:
@@ -151,6 +160,16 @@ def _at_least(least: int) -> Callable[[str], int]:
         return int(text)
 
     return read
+
+
+def _probability(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0.0 <= number <= 1.0:
+        raise argparse.ArgumentTypeError(f"a probability from 0 to 1, such as 0.3, not {text!r}")
+    return number
 
 
 def _take_trunk(words: Sequence[str]) -> tuple[list[str], str | None]:

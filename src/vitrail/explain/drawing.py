@@ -167,6 +167,8 @@ def _name_overview(maps: AttentionMaps, class_names: Sequence[str] | None) -> li
             f"{maps.kind}: {_name(index, class_names)} {percent(float(probabilities[index]))}"
             for index in maps.classes[0].tolist()
         ]
+    if maps.kind == "likeness":
+        return ["likeness: to the mean of all patches"]
     if maps.kind != "attention":
         return [f"{maps.kind}: all layers"]
     heads = f"head {maps.heads[0]}" if len(maps.heads) == 1 else f"mean of {len(maps.heads)} heads"
@@ -174,13 +176,15 @@ def _name_overview(maps: AttentionMaps, class_names: Sequence[str] | None) -> li
 
 
 def _list_rows(maps: AttentionMaps, class_names: Sequence[str] | None) -> list[MapRow]:
-    """Rows of small maps, where they say more than the overview: heads of each layer and token.
+    """Rows of small maps, where they say more than the overview: heads of each layer and token, likeness to patches.
 
     Of many layers each one's mean, and the heads of the layer that the overview shows.
     """
     own = maps.maps[0]
     if maps.kind == "rollout" and len(maps.tokens) > 1:
         return [MapRow("rollout of each token", list(zip(maps.tokens, own, strict=True)))]
+    if maps.kind == "likeness":
+        return [MapRow("likeness to one patch", list(zip(maps.tokens[1:], own[1:], strict=True)))]
     if maps.kind != "attention" or own.shape[:3].numel() == 1:
         return []
     if len(maps.layers) <= _MANY_LAYERS:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from vitrail.explain.attention_rows import Gaze, attention_rows, find_gaze, record, run
 from vitrail.explain.gradient import run_for_gradients
@@ -17,7 +18,9 @@ from vitrail.layers.mixing import CrossPatchLinear
 from vitrail.models.contract import Model
 from vitrail.models.resmlp import ResMLP
 
-KINDS = ("attention", "rollout", "gradient", "mixing")
+KINDS = ("attention", "rollout", "gradient", "likeness", "mixing")
+
+_NUM_SOUGHT = 3  # patches of a row and of a column that all others are compared with
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,16 +30,18 @@ class AttentionMaps:
     "attention": how special tokens look at patches. A map and its `rest` sum to one (not behind talking heads).
     "rollout":   attention followed through all layers. A map and its `rest` sum to one.
     "gradient":  what each patch adds to a class's score; negative where it speaks against the class.
+    "likeness":  cosines of the features of patches with those of one patch, or with their mean; 1 is the same.
     "mixing":    the rows of ResMLP's cross-patch matrices, one map for each patch that is written; of no image.
     """
 
     maps: Tensor  # float32 [batch, ..., height, width]
-    axes: tuple[str, ...]  # the name of each axis: "batch", "layer", "token" or "class", "head", "height", "width"
+    # The name of each axis: "batch", "layer", "token", "class" or "patch", "head", "height", "width".
+    axes: tuple[str, ...]
     kind: str
     logits: Tensor  # [batch, classes]: the model's answer; of no class where it has none; shares of a dense model
     layers: tuple[int, ...] = ()  # which ones the axis "layer" holds
     heads: tuple[int, ...] = ()  # the same for "head"
-    tokens: tuple[str, ...] = ()  # the same for "token"
+    tokens: tuple[str, ...] = ()  # the same for "token", and of a likeness for "patch"
     classes: Tensor | None = None  # [batch, classes]: the same for "class", in which images differ
     rest: Tensor | None = None  # [batch, ...]: what a row gives to the special tokens themselves
     shown_layer: int | None = None  # the one that `overview` takes
@@ -60,6 +65,8 @@ class AttentionMaps:
         """The map to look at first, [batch, classes or 1, height, width]: of one layer the mean of tokens and heads."""
         if self.kind == "mixing":
             raise ValueError("the rows of a cross-patch matrix have no overview: take them from maps")
+        if self.kind == "likeness":
+            return self.maps[:, :1]  # to the mean of all patches
         maps = self.maps[:, self.shown_place].mean(dim=2) if self.kind == "attention" else self.maps
         return maps if self.classes is not None else maps.mean(dim=1, keepdim=True)
 
@@ -87,6 +94,7 @@ def kinds_of(model: Model) -> tuple[str, ...]:
         "attention": find_gaze(model) is not None,
         "rollout": offers_rollout(model),
         "gradient": model.config.num_classes > 0,
+        "likeness": True,
         "mixing": isinstance(model, ResMLP) and model.config.communication == "linear",
     }
     return tuple(kind for kind in KINDS if offers[kind])
@@ -122,6 +130,8 @@ def attention_maps(
         raise ValueError(f"{kind} maps have no heads to choose from: leave head out")
     if kind in ("rollout", "gradient") and layer is not None:
         raise ValueError(f"{kind} maps go through all layers: leave layer out")
+    if kind == "likeness" and layer is not None:
+        raise ValueError("likeness maps are of the last features: leave layer out")
     with _evaluating(model):
         if kind == "attention":
             return _look(model, images, layer=layer, head=head, class_index=class_index, top=top)
@@ -129,6 +139,8 @@ def attention_maps(
             return _roll_out(model, images)
         if kind == "gradient":
             return _differentiate(model, images, class_index=class_index, top=top)
+        if kind == "likeness":
+            return _compare_patches(model, images)
         return _read_mixing(model, images, layer=layer)
 
 
@@ -236,6 +248,24 @@ def _differentiate(
     return AttentionMaps(found.maps(classes), axes, "gradient", logits, classes=classes, is_dense=is_dense)
 
 
+def _compare_patches(model: Model, images: Tensor) -> AttentionMaps:
+    """Cosines with the mean of all patches, then with patches that lie evenly over the image."""
+    with torch.no_grad():
+        logits = model(images) if model.config.num_classes else images.new_zeros(len(images), 0)
+        patches = functional.normalize(model.features(images).patches.float(), dim=1)
+        height, width = patches.shape[-2:]
+        places = [(row, column) for row in _spread(height) for column in _spread(width)]
+        sought = torch.stack([patches.mean(dim=(2, 3)), *(patches[:, :, row, column] for row, column in places)], dim=1)
+        maps = torch.einsum("bpd,bdhw->bphw", functional.normalize(sought, dim=2), patches)
+    names = ("all patches", *(f"row {row}, column {column}" for row, column in places))
+    return AttentionMaps(maps, ("batch", "patch", "height", "width"), "likeness", logits, tokens=names)
+
+
+def _spread(count: int) -> list[int]:
+    """The middles of three equal parts of a side; fewer where there are not so many patches."""
+    return sorted({(2 * part + 1) * count // (2 * _NUM_SOUGHT) for part in range(_NUM_SOUGHT)})
+
+
 def _read_mixing(model: Model, images: Tensor, *, layer: int | Sequence[int] | None) -> AttentionMaps:
     assert isinstance(model, ResMLP)
     layers = choose(layer, tuple(range(len(model.blocks))), "layer")
@@ -286,10 +316,6 @@ def choose_kind(model: Model, kind: str | None) -> str:
     label = model.name or type(model).__name__
     if kind is not None and kind not in KINDS:
         raise ValueError(f"kind must be one of {', '.join(KINDS)}, not {kind!r}; {label} has {', '.join(kinds)}")
-    if not kinds:
-        raise ValueError(
-            f"{label} has no map: it has neither special tokens nor classes; a run with model.settings.pool=class has"
-        )
     if kind is not None and kind not in kinds:
         why = ": its head reads patches, and where its special tokens look was not learnt" if model.is_dense else ""
         raise ValueError(f"{label} has no {kind} maps{why}; it has: {', '.join(kinds)}")

@@ -94,6 +94,8 @@ class Contents:
     def hint(self, level: str, name: str) -> str:
         """What may have been meant by a class that has no images."""
         counts = self.counts(level)
+        if not counts:
+            return "no image has a label yet: suggest without coarse groups all of them, and name names a group"
         near = difflib.get_close_matches(name, counts, n=1)
         return f"did you mean {near[0]!r}?" if near else f"there are: {_some(list(counts))}"
 

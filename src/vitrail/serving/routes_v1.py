@@ -87,7 +87,7 @@ def _add_models(router: APIRouter, service: Service) -> None:
         summary="Draw where a model looks in an image, as PNG",
         openapi_extra=_takes(
             {
-                "kind": "attention, rollout or gradient",
+                "kind": "attention, rollout, gradient or likeness",
                 "layer": "of attention; the one that tells most unless given",
                 "head": "of attention; the mean of all unless given",
                 "class": "of a gradient, by name or number; the most probable unless given",

@@ -3,11 +3,12 @@
 from collections.abc import Set
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from vitrail.settings.section import Section
 
+NO_WEIGHTS = "none"  # as weights to start from: random ones, also where a recipe names others
 PRETRAINED = "pretrained"  # as weights to start from: those published for the model, whichever it is
 
 
@@ -17,7 +18,7 @@ class ModelSettings(Section):
     name: str = "deit_small"
     """name of the model: one of `vitrail models`, or timm/NAME"""
     init: str | None = None
-    """weights to start from: pretrained (or pretrained@384,in22k), a run, a saved model, a file, hf://OWNER/NAME"""
+    """weights to start from: none, pretrained (or pretrained@384,in22k), a run or saved model, a file, hf://OWNER/NAME"""
     head_start: Literal["auto", "probe", "random", "zero"] = "auto"
     """way a new classifier on such weights begins: probe (of their features), random, zero; auto: probe if cheap"""
     layer_scale_of: str | None = None
@@ -33,6 +34,12 @@ class ModelSettings(Section):
     def source(self) -> str | None:
         """Where weights are read before training: those to start from, or those of LayerScale alone."""
         return self.init or self.layer_scale_of
+
+    @field_validator("init", mode="before")
+    @classmethod
+    def read_none(cls, init: Any) -> Any:
+        """Take the word none for no weights, as `data.val=none` does; a folder of that name is ./none."""
+        return None if init == NO_WEIGHTS else init
 
     @model_validator(mode="after")
     def check_source(self) -> "ModelSettings":

@@ -234,6 +234,10 @@ class Answer(ABC):
     def __str__(self) -> str:
         """The answer in one line, for people."""
 
+    def above(self, threshold: float) -> "Answer":
+        """What is left of it at a probability of at least `threshold`, where it names several objects."""
+        raise ValueError("a threshold chooses among the objects that a detector finds: this model finds none")
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Evaluation:

@@ -159,7 +159,12 @@ def _read_rows(
             place, label = places.get(annotation["image_id"]), labels.get(annotation["category_id"])
             if place is not None and label is not None:
                 size = int(sizes[place, 0]), int(sizes[place, 1])
-                rows[place].append(_read_row(annotation, label=label, size=size))
+                rows[place].append(
+                    _read_row(annotation, label=label, size=size)
+                )  # one of a negative size too: where it is only noted, it can be drawn
+                _, _, width, height = map(float, annotation["bbox"])
+                if width < 0 or height < 0:
+                    raise ValueError(f"its box has the size {width:g} x {height:g}: write x, y, width, height")
                 continue
         except (ValueError, TypeError, LookupError, ArithmeticError) as error:
             reason = f"KeyError {error}" if isinstance(error, LookupError) else str(error)
@@ -178,8 +183,6 @@ def _read_row(annotation: Mapping[str, Any], *, label: int, size: tuple[int, int
     area = annotation.get("area")
     if not math.isfinite(left + top + width + height + (0.0 if area is None else float(area))):
         raise ValueError("its box or area is no number")
-    if width < 0 or height < 0:
-        raise ValueError(f"its box has the size {width:g} x {height:g}: write x, y, width, height")
     outline = annotation.get("segmentation") or ()
     runs = None
     rings: list[np.ndarray] = []

@@ -13,12 +13,13 @@ from vitrail.data.dense.dense_sources import DenseOpening, DenseSource, Detectio
 from vitrail.data.dense.mask_pairs import has_masks
 from vitrail.data.exclusion import find_kept
 from vitrail.data.sources.named import default_root
+from vitrail.data.sources.names import NAMED
 from vitrail.data.splits import AUTOMATIC, canonical
 from vitrail.settings.data import DataSettings
 from vitrail.settings.own import is_own, load_own, working_directory_on_path
 
-# What a person has marked in images: classes of whole ones, masks of their pixels, or boxes of objects.
-MarkedBy = Literal["classes", "masks", "boxes"]
+# What a person has marked in images: classes of whole ones, masks of their pixels, boxes of objects, or nothing.
+MarkedBy = Literal["classes", "masks", "boxes", "none"]
 AnySource = TypeVar("AnySource", SegmentationSource, DetectionSource)
 
 
@@ -156,9 +157,21 @@ def _open_source(
     path = Path(spec).expanduser()
     if path.exists():
         return open_plain(path, opening)
-    raise ValueError(
-        f"no folder {spec!r}, and no data of that name; there are: {', '.join(f'{known}:FOLDER' for known in kinds)}"
-    )
+    there_are = f"there are: {', '.join(known if known == 'shapes' else f'{known}:FOLDER' for known in kinds)}"
+    if other := _say_what_it_has(name):
+        raise ValueError(f"{other}; for this recipe {there_are}")
+    raise ValueError(f"no folder {spec!r}, and no data of that name; {there_are}")
+
+
+def _say_what_it_has(name: str) -> str | None:
+    """What data that another kind of recipe learns has; None where no data is called so."""
+    if name in DETECTION_KINDS:
+        return f"{name} has objects in boxes: recipes for detection learn it, such as detect_small_photos"
+    if name in SEGMENTATION_KINDS:
+        return f"{name} has masks: recipes for segmentation learn it, such as segment_small"
+    if name in (*NAMED, "fashion"):
+        return f"{name} has labels of whole images: recipes for classification learn it, such as fine_tune"
+    return None
 
 
 def _root(name: str, rest: str) -> Path:

@@ -8,7 +8,13 @@ import numpy as np
 from vitrail.data.contract import Source
 from vitrail.data.dense.dense_sources import DenseSource
 from vitrail.data.doctor.check_copies import check_copies
-from vitrail.data.doctor.check_labels import check_labels, count_classes, note_splits, report_notes
+from vitrail.data.doctor.check_labels import (
+    check_labels,
+    check_unlabelled,
+    count_classes,
+    note_splits,
+    report_notes,
+)
 from vitrail.data.doctor.check_marks import check_marks, count_marks, find_look
 from vitrail.data.doctor.check_samples import check_samples
 from vitrail.data.doctor.examine import ExaminedSplit, examine_splits
@@ -33,6 +39,10 @@ def check(source: Source, *, num_workers: int = 0, progress: Callable[[int, int]
         classes = source.classes
         counts = [count_marks(split, len(classes)) for split in splits]
         found = [*report_notes([*source.notes, *note_splits(datasets)]), *check_marks(splits, classes, counts[0])]
+    elif not any(dataset.levels for dataset in datasets):
+        classes = ()
+        counts = [np.zeros(0, dtype=np.int64) for _ in splits]
+        found = [*check_unlabelled(datasets, source.notes)]
     else:
         classes = datasets[0].level().classes if datasets else ()
         counts = [count_classes(split.dataset.level()) for split in splits]

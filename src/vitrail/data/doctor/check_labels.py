@@ -32,6 +32,17 @@ def check_labels(datasets: Sequence[Dataset], notes: Sequence[Note]) -> Iterator
         yield from _check_balance(datasets[0], is_missing_noted=any(note.problem == "class missing" for note in notes))
 
 
+def check_unlabelled(datasets: Sequence[Dataset], notes: Sequence[Note]) -> Iterator[Finding]:
+    """What there is to say of images without labels, from which a pre-training takes its own val."""
+    num_images = sum(len(dataset) for dataset in datasets)
+    told = [*notes, *_note_hidden_folders(datasets), *_note_empty_splits(datasets)]
+    name = datasets[0].name if datasets else ""
+    told.append(Note("no labels", name, f"{num_images:,} images without labels", is_serious=False))
+    if num_images == 1:
+        told.append(Note("single image", datasets[0].locate(0), "there is no other", is_serious=True))
+    yield from report_notes(told)
+
+
 def note_splits(datasets: Sequence[Dataset]) -> list[Note]:
     """Notes of hidden folders, and of splits that are missing or empty."""
     return [*_note_hidden_folders(datasets), *_note_missing_splits(datasets), *_note_empty_splits(datasets)]

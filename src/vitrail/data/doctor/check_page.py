@@ -42,10 +42,9 @@ def render_check(findings: Findings, source: Source) -> str:
 
 
 def _make_cards(findings: Findings) -> list[tuple[str, str]]:
-    cards = [
-        (f"{sum(split.num_images for split in findings.splits):,}", "images"),
-        (f"{len(findings.classes):,}", "class" if len(findings.classes) == 1 else "classes"),
-    ]
+    cards = [(f"{sum(split.num_images for split in findings.splits):,}", "images")]
+    if findings.classes:
+        cards.append((f"{len(findings.classes):,}", "class" if len(findings.classes) == 1 else "classes"))
     cards += [(f"{split.num_images:,}", f"in {split.split}") for split in findings.splits]
     largest = max(findings.splits, key=lambda split: len(split.sizes), default=None)
     if largest is not None:
@@ -75,16 +74,16 @@ def _overview_section(findings: Findings) -> PageSection:
         )
         for finding in findings.findings
     )
-    end = f'<p class="more">At the end: <a href="#{_DATA}">classes and sizes</a>.</p>'
+    end = f'<p class="more">At the end: <a href="#{_DATA}">{"classes and " * bool(findings.classes)}sizes</a>.</p>'
     return PageSection("What was found", render_table(rows, style="overview") + end)
 
 
 def _data_section(findings: Findings) -> PageSection:
     legend = draw_legend([Key(split.split, colour_of(place)) for place, split in enumerate(findings.splits)])
+    classes = f"<h3>Images per class {legend}</h3>{draw_classes(findings)}" if findings.classes else ""
     return PageSection(
         "The data",
-        f"<h3>Images per class {legend}</h3>{draw_classes(findings)}"
-        f"<h3>Short side of the images, in pixels</h3>{draw_sizes(findings)}",
+        f"{classes}<h3>Short side of the images, in pixels</h3>{draw_sizes(findings)}",
         anchor=_DATA,
     )
 

@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from vitrail.data.contract import Source
+from vitrail.data.contract import Labels, Source
 from vitrail.data.datasets import open_source
 from vitrail.data.dense.dense_sources import DenseOpening
 from vitrail.data.dense.opening import MarkedBy, guess_marks, open_detection_source, open_segmentation_source
@@ -25,7 +25,8 @@ def check_data(
 ) -> Findings:
     """Look at every sample of a data set and say what must be fixed before training.
 
-    `labels` says whether it has "classes" of whole images, "masks" or "boxes", where its name or folder does not.
+    `labels` says whether it has "classes" of whole images, "masks", "boxes" or "none", where its name or folder does
+    not. Images without labels are checked as what a pre-training learns from.
     With `out`, a folder, the report, findings.json and quarantine.csv are written there.
     """
     source = open_to_check(os.fspath(data), labels=labels, val_share=val_share, download=download)
@@ -39,8 +40,14 @@ def check_data(
 
 def open_to_check(spec: str, *, labels: MarkedBy | None, val_share: float, download: bool) -> Source:
     """The data of that name or place; faults of manifests and annotations are notes of it."""
+    needed: Labels = "optional" if labels is None else "required"
     labels = guess_marks(spec) if labels is None else labels
     if labels == "classes":
-        return open_source(spec, val_share=val_share, download=download, faults="noted")
+        source = open_source(spec, val_share=val_share, download=download, labels=needed, faults="noted")
+        labels = "classes" if all(source.open(split).levels for split in source.splits) else "none"
+        if labels == "classes":
+            return source
+    if labels == "none":  # no val is set aside: what is copied there does no harm where no labels are measured with
+        return open_source(spec, val_share=0.0, download=download, labels="ignored", faults="noted")
     opening = DenseOpening(val_share=val_share, faults="noted")
     return open_segmentation_source(spec, opening) if labels == "masks" else open_detection_source(spec, opening)

@@ -92,7 +92,8 @@ class Findings:
     findings: tuple[Finding, ...]
 
     def __repr__(self) -> str:
-        lines = [f"{self.name}: {sum(split.num_images for split in self.splits):,} images, {len(self.classes)} classes"]
+        classes = f"{len(self.classes)} classes" if self.classes else "without labels"
+        lines = [f"{self.name}: {sum(split.num_images for split in self.splits):,} images, {classes}"]
         lines += [f"  {finding.severity.value}: {finding.problem}, {finding.amount}" for finding in self.findings]
         return "\n".join([*lines, "nothing must be fixed" if self.is_fit else "to be fixed before training"])
 

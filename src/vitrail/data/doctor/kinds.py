@@ -84,6 +84,13 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
             "There is nothing to tell apart: accuracy is 100 % without learning anything.",
             "Check the folder that you gave: classes are the folders right below it, or below train and val.",
         ),
+        "single image": Kind(
+            _MUST,
+            "image",
+            "There is one image.",
+            "Learning without labels tells images apart.",
+            "Give the folder that holds many; images may lie in folders below it.",
+        ),
         "split missing": Kind(
             _MUST,
             "split",
@@ -224,6 +231,13 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
             "A class folder holds no images.",
             "It does not count as a class; perhaps a copy or a download stopped early.",
             "Fill it or delete it.",
+        ),
+        "no labels": Kind(
+            _KNOW,
+            "folder",
+            "The images have no labels: there are no class folders and no column of labels.",
+            "vitrail pretrain learns from such images; training a classifier does not.",
+            "For classes, put each class in a folder of its own, or write a manifest.",
         ),
         "several labels": Kind(
             _KNOW,

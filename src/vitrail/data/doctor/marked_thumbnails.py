@@ -21,6 +21,7 @@ _PAPER: Colour = (244, 244, 246)
 _WRONG: Colour = (230, 0, 120)  # what is no class, and boxes that are faulty
 _NOTHING: Colour = (255, 255, 255)
 _MARGIN = 0.2  # of the image's sides, in which boxes outside are seen
+_LEAST = 8  # pixels of a box, so that one without area or beyond the margin is seen too
 
 
 def make_thumbnails(source: Source, *, limit: int) -> Thumbnails:
@@ -96,9 +97,15 @@ class BoxThumbnails(Thumbnails):
         sheet.paste(image, (margin, margin))
         pen = ImageDraw.Draw(sheet)
         for box, label, is_wrong in zip(boxes * scale + margin, labels, is_faulty, strict=True):
-            edges = np.clip(np.nan_to_num(box), 0, np.tile(sheet.size, 2) - 1).round().astype(int)
-            left, right = sorted(edges[[0, 2]].tolist())
-            top, bottom = sorted(edges[[1, 3]].tolist())
+            left, right = _clip(box[0], box[2], side=sheet.width)
+            top, bottom = _clip(box[1], box[3], side=sheet.height)
             colour = _WRONG if is_wrong else self._colours[int(label)]
             pen.rectangle((left, top, right, bottom), outline=colour, width=3 if is_wrong else 2)
         return sheet
+
+
+def _clip(first: float, last: float, *, side: int) -> tuple[int, int]:
+    """Both edges of a box in order, within a picture and so far apart that they are seen."""
+    low, high = sorted(round(float(edge)) for edge in np.clip(np.nan_to_num([first, last]), 0, side - 1))
+    low = max(0, min(low, side - 1 - _LEAST))
+    return low, min(max(high, low + _LEAST), side - 1)

@@ -94,6 +94,7 @@ def _open_unlabelled(
         listing = _list(root / prefix) if prefix else top
         outside = {_identity(root), _identity(root / prefix)}
         found[split] = {"": _Class([prefix + image for image in listing.images], bool(listing.folders))}
+        notes += _note_others(prefix.rstrip("/") or ".", [prefix + other for other in listing.others])
         for folder in listing.folders:
             found[split][folder] = _read_class(root, prefix + folder, outside=outside, notes=notes)
     if folders:
@@ -229,10 +230,15 @@ def _read_class(root: Path | RemoteFolder, start: str, *, outside: set[tuple[int
         others += [f"{folder}/{name}" for name in listing.others]
         waiting += [f"{folder}/{name}" for name in reversed(listing.folders)]
         has_folders = has_folders or bool(listing.folders)
-    if others:
-        detail = f"not image files, and passed over: {len(others)}, such as {printable(others[0])}"
-        notes.append(Note("other files", printable(start), detail, is_serious=False))
+    notes += _note_others(start, others)
     return _Class(sorted(images), has_folders)
+
+
+def _note_others(folder: str, others: list[str]) -> list[Note]:
+    if not others:
+        return []
+    detail = f"not image files, and passed over: {len(others)}, such as {printable(others[0])}"
+    return [Note("other files", printable(folder), detail, is_serious=False)]
 
 
 def _identity(folder: Path | RemoteFolder) -> tuple[int, int]:

@@ -1,7 +1,7 @@
 """What a detector says about single files, and the pictures and files that it leaves of that."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,7 @@ class ObjectsAnswer(Answer):
     objects: tuple[FoundObject, ...]
     classes: tuple[str, ...]
     top: int  # objects that are told in a line
+    least_drawn: float = SURE  # probability from which on objects are drawn
 
     def record(self) -> dict[str, Any]:
         """The path, the size and all objects: boxes are left, top, right and bottom, masks COCO's run lengths."""
@@ -58,6 +59,11 @@ class ObjectsAnswer(Answer):
                 for one in self.objects
             ],
         }
+
+    def above(self, threshold: float) -> "ObjectsAnswer":
+        """The objects of at least that probability, all of which are drawn."""
+        kept = tuple(one for one in self.objects if one.score >= threshold)
+        return replace(self, objects=kept, least_drawn=threshold)
 
     def cells(self) -> dict[str, str]:
         """The path, the number of objects, and those that a line tells."""
@@ -133,7 +139,7 @@ def draw_found(answer: Answer, *, trained: Trained, pixels: np.ndarray) -> Image
     """The objects of an answer that the detector is sure of, over the image, uint8 [3, height, width]."""
     assert isinstance(answer, ObjectsAnswer)
     names = trained.class_names
-    sure = tuple(one for one in answer.objects if one.score >= SURE)
+    sure = tuple(one for one in answer.objects if one.score >= answer.least_drawn)
     image = Image.fromarray(np.ascontiguousarray(pixels.transpose(1, 2, 0)))
     return draw_objects(image, sure, classes=names, colours=make_colours(len(names)))
 

@@ -129,6 +129,42 @@ def count_errors(found: Sequence[FoundObject], known: Sequence[FoundObject], *, 
     return (num_wrong + len(wanted) - len(taken)) / max(1, len(answers) + len(wanted))
 
 
+def count_confusions(
+    found: Sequence[FoundObject], known: Sequence[FoundObject], *, num_classes: int, least: float = 0.5
+) -> np.ndarray:
+    """What was taken for what at an overlap of half: int64 [classes + 1, classes + 1].
+
+    Rows are the classes of the objects, columns those of the answers; the last row counts answers where there is no
+    object, the last column objects that were missed. The most probable answers choose first among the objects of their
+    own class; answers that are left then take objects of another. Answers below a probability do not count, nor do
+    those on a crowd.
+    """
+    counts = np.zeros((num_classes + 1, num_classes + 1), dtype=np.int64)
+    answers = sorted((one for one in found if one.score >= least), key=lambda one: -one.score)
+    wanted = [one for one in known if not one.is_crowd]
+    crowds = [one for one in known if one.is_crowd]
+    for is_same in (True, False):
+        left: list[FoundObject] = []
+        for answer in answers:
+            overlaps = [
+                (overlap(answer.box, one.box), place)
+                for place, one in enumerate(wanted)
+                if (one.label == answer.label) == is_same
+            ]
+            best, place = max(overlaps, default=(0.0, -1))
+            if best >= 0.5:
+                counts[wanted.pop(place).label, answer.label] += 1
+            else:
+                left.append(answer)
+        answers = left
+    for answer in answers:
+        if not any(overlap(answer.box, crowd.box) > 0.0 for crowd in crowds):
+            counts[num_classes, answer.label] += 1
+    for one in wanted:
+        counts[one.label, num_classes] += 1
+    return counts
+
+
 def overlap(one: Sequence[float], other: Sequence[float]) -> float:
     """Intersection over union of two boxes."""
     width = min(one[2], other[2]) - max(one[0], other[0])

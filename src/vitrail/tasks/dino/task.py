@@ -24,6 +24,8 @@ from vitrail.tasks.unlabelled.collapse import (
 )
 from vitrail.tasks.unlabelled.task import UnlabelledTask
 
+_LIVELY_SCALE = 0.1  # LayerScale from which on branches are heard at the start (CaiT, section 2: of shallow networks)
+
 
 class DinoTask(UnlabelledTask[CropsBatch]):
     """A student learns to say of every crop of an image what its moving average says of the large ones."""
@@ -125,7 +127,7 @@ class DinoTask(UnlabelledTask[CropsBatch]):
         return Dino(
             settings,
             course=Course(settings, total_steps, self.steps_per_epoch),
-            watch=self.make_watch(signs, is_trial=is_trial),
+            watch=self.make_watch(signs, is_trial=is_trial, beginning=_livelier_start(self.model.trunk)),
             world=None if is_trial else site.world,
             device=site.device,
         )
@@ -138,6 +140,14 @@ class DinoTask(UnlabelledTask[CropsBatch]):
             noise = torch.randint(256, (count, views, *size, 3), dtype=torch.uint8)
             crops.append(noise.movedim(-1, 2))
         return CropsBatch(tuple(crops), torch.full((count,), -1), torch.arange(count))
+
+
+def _livelier_start(trunk: Model) -> tuple[str, str]:
+    """What gives images features that differ from the first step on, in a model whose first weights do not."""
+    weights, scale = "start from weights by init=", getattr(trunk.config, "layer_scale", None)
+    settings = ["init_std: null"] * (getattr(trunk.config, "init_std", None) is not None)
+    settings += ["layer_scale: 0.1"] * (scale is not None and scale < _LIVELY_SCALE)
+    return (f"add {', '.join(settings)} to model.settings", weights) if settings else (weights, "raise lr")
 
 
 def _show(size: tuple[int, int]) -> str:

@@ -1,18 +1,23 @@
 """What tasks on marked images share: augmented images of train, and whole ones of val."""
 
 from abc import abstractmethod
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
+from vitrail.data.contract import Dataset
 from vitrail.data.dense.contract import DenseData
-from vitrail.data.loader import Loader
+from vitrail.data.draws import seed_of_stage
+from vitrail.data.loader import Loader, draws_of
 from vitrail.data.quarantine import Quarantine
 from vitrail.data.sampler import Sampler
 from vitrail.data.samples import SampleMaker
+from vitrail.settings.image_recipe import ImageRecipe
 from vitrail.tasks.contract import B, Loaders
 from vitrail.tasks.images.image_task import VisualTask, count_workers
 
 Data = TypeVar("Data", bound=DenseData)
+Made = TypeVar("Made")
 
 
 class DenseTask(VisualTask[B], Generic[B, Data]):
@@ -79,3 +84,13 @@ class DenseTask(VisualTask[B], Generic[B, Data]):
         """Images of val that are evaluated at a time, over all processes."""
         recipe, ranks = self.recipe, self.site.world.ranks
         return recipe.evaluation.batch_size or min(recipe.batch_size, self.whole_batch * ranks.num_ranks)
+
+
+def first_samples(
+    maker: SampleMaker[Made, Any], dataset: Dataset, *, recipe: ImageRecipe, stage: int, count: int
+) -> Iterator[Made]:
+    """The first samples of the first step of a stage, by the draws of the run."""
+    seed = seed_of_stage(recipe.seed, stage)
+    batch = next(iter(Sampler(len(dataset), batch_size=recipe.batch_size, seed=seed).epoch(0)))
+    for sample in batch[:count]:
+        yield maker.make(dataset, sample, draws_of(sample, seed=seed))

@@ -12,9 +12,6 @@ from vitrail.data.decode import BrokenImageError
 from vitrail.data.dense.contract import SegmentationData
 from vitrail.data.dense.opening import open_segmentation
 from vitrail.data.dense.samples import MaskSamples
-from vitrail.data.draws import seed_of_stage
-from vitrail.data.loader import draws_of
-from vitrail.data.sampler import Sampler
 from vitrail.evaluation.segmentation import MaskMeter
 from vitrail.pages.bars import BarRow, draw_bars
 from vitrail.pages.frame import PageSection
@@ -23,6 +20,7 @@ from vitrail.pages.pictures import embed_image, render_figure, render_image
 from vitrail.pages.words import text
 from vitrail.storage import read_json_object
 from vitrail.tasks.contract import RunReader
+from vitrail.tasks.images.dense_task import first_samples
 from vitrail.tasks.segment.evaluator import COUNTS_FILE, WORST_FILE
 from vitrail.tasks.segment.mask_drawing import draw_overlay
 from vitrail.tasks.segment.settings import SegmentRecipe
@@ -77,10 +75,7 @@ def _training_section(run: RunReader) -> Iterator[PageSection]:
 def _draw_crops(recipe: SegmentRecipe, data: SegmentationData, *, stage: int) -> Iterator[str]:
     """Addresses of pictures, by the draws of the run."""
     maker = MaskSamples(recipe.augmentation.build(image_size=recipe.image_size))
-    seed = seed_of_stage(recipe.seed, stage)
-    batch = next(iter(Sampler(data.num_train, batch_size=recipe.batch_size, seed=seed).epoch(0)))
-    for sample in batch[:_NUM_CROPS]:
-        made = maker.make(data.train, sample, draws_of(sample, seed=seed))
+    for made in first_samples(maker, data.train, recipe=recipe, stage=stage, count=_NUM_CROPS):
         picture = draw_overlay(made.pixels.numpy(), made.mask, data.colours)
         picture.thumbnail((_LARGEST_SIDE, _LARGEST_SIDE))
         content = io.BytesIO()

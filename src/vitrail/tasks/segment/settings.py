@@ -1,7 +1,7 @@
 """What a recipe of segmentation says beside what every recipe does."""
 
 from collections.abc import Set
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, PositiveInt, field_validator, model_validator
 from pydantic_core import PydanticCustomError
@@ -13,6 +13,8 @@ from vitrail.settings.section import ImageSize, Section, Side
 if TYPE_CHECKING:
     from vitrail.evaluation.segmenting import Looking
     from vitrail.heads.segment import SegmentSettings
+
+_NUM_LEVELS = 4  # of the pyramid that UperNet reads
 
 
 class SegmentHeadSettings(Section):
@@ -34,6 +36,16 @@ class SegmentHeadSettings(Section):
     """how much more pixels of rare classes weigh: share of the class to the power of minus this; 0: all the same"""
     ignore: tuple[str, ...] = ()
     """names of classes whose pixels count as unlabelled: neither learnt nor measured"""
+
+    @field_validator("blocks", mode="before")
+    @classmethod
+    def check_blocks(cls, blocks: Any) -> Any:
+        """Refuse another number of blocks in one line."""
+        if isinstance(blocks, (list, tuple)) and len(blocks) != _NUM_LEVELS:
+            raise PydanticCustomError(
+                "blocks", "four blocks are read, counted from 0: name four, such as [2, 5, 8, 11]"
+            )
+        return blocks
 
     def unused(self) -> Set[str]:
         """What UperNet alone reads."""

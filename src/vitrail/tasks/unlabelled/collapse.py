@@ -19,7 +19,9 @@ from vitrail.evaluation.together import Alone, Together
 
 _LOGGER = logging.getLogger(__name__)
 _LOOK = 10  # steps between two looks: the host waits for a device in these alone
+_FIRST = 1  # the step since which a sign that the first look has seen is there
 _GROWTH = 1.1  # later looks further away than earlier ones by this factor: it is getting away
+_LEAST_INFORMATION = 0.002  # share of ln of the answers below which an answer tells nothing of its image
 _NOISE = 1e-6  # distances that rounding alone makes
 
 
@@ -67,9 +69,16 @@ def constant_answers(*, num_answers: int, remedies: tuple[str, str]) -> Sign:
 
 
 def uniform_answers(*, num_answers: int, remedies: tuple[str, str]) -> Sign:
-    """All `num_answers` are equally probable for every image: signals teacher_entropy and kl, in nats."""
+    """All `num_answers` are equally probable for every image: signals teacher_entropy, kl and information, in nats.
+
+    A teacher whose answers are all but even and still differ between images has not collapsed.
+    """
     scale = math.log(num_answers)
-    conditions = (Nearness("teacher_entropy", scale, 0.01 * scale), Nearness("kl", 0.0, 0.01 * scale))
+    conditions = (
+        Nearness("teacher_entropy", scale, 0.01 * scale),
+        Nearness("kl", 0.0, 0.01 * scale),
+        Nearness("information", 0.0, _LEAST_INFORMATION * scale),
+    )
     return Sign("uniform", "the teacher finds all answers equally probable", conditions, remedies)
 
 
@@ -78,7 +87,7 @@ def same_answers(*, num_answers: int, remedies: tuple[str, str]) -> Sign:
 
     It is the entropy of the mean answer of a batch less the mean entropy of its answers, so at most ln of the batch.
     """
-    condition = Nearness("information", 0.0, 0.002 * math.log(num_answers))
+    condition = Nearness("information", 0.0, _LEAST_INFORMATION * math.log(num_answers))
     return Sign("constant", "the teacher's answer does not depend on the image", (condition,), remedies)
 
 
@@ -101,7 +110,9 @@ class CollapseWatch:
     process, with the signals that its signs name; the numbers of all processes are averaged. They may be tensors on a
     device: these are kept, and every ten steps their means are read and judged. Runs start close to a collapsed state
     (centred answers of features that are all but the same are uniform), so nothing is said before `patience` steps
-    after the first `grace` ones, and no sign counts while one of its signals is getting away. `state_dict` and
+    after the first `grace` ones, and no sign counts while one of its signals is getting away. A run that never got away
+    from where it started has not collapsed: its first weights make images alike, and `beginning`, two changes of
+    settings, is what it needs instead of the remedies of a sign. `state_dict` and
     `load_state_dict` belong into those of the objective.
     """
 
@@ -112,12 +123,14 @@ class CollapseWatch:
         action: Literal["stop", "warn"] = "stop",
         patience: int = 100,
         grace: int = 100,
+        beginning: tuple[str, str] | None = None,
         world: Together | None = None,
         say: Callable[[str], object] = _LOGGER.warning,
     ) -> None:
         if patience < 2 * _LOOK:
             raise ValueError(f"a watch needs the patience of {2 * _LOOK} steps at least, not {patience}")
         self.signs, self.action, self.patience, self.grace = tuple(signs), action, patience, grace
+        self.beginning = beginning
         self.names = tuple(sorted({name for sign in self.signs for name in sign.signals}))
         self.world, self.say = Alone() if world is None else world, say
         self.step = 0  # steps that have been seen
@@ -189,10 +202,15 @@ class CollapseWatch:
         """Stop, or warn once."""
         last = dict(zip(self.names, self._looks[-1], strict=True))
         shown = ", ".join(f"{name} {last[name]:.3g}" for name in sign.signals)
-        first, second = sign.remedies
-        message = (
-            f"the run has collapsed ({sign.kind}): {sign.meaning} since step {since} ({shown}); {first}, or {second}"
-        )
+        told = f"({sign.kind}): {sign.meaning} since step {since} ({shown})"
+        if self.beginning is not None and _FIRST in self._since:
+            first, second = self.beginning
+            message = (
+                f"the run has not begun to learn {told}: its first weights make images alike; {first}, or {second}"
+            )
+        else:
+            first, second = sign.remedies
+            message = f"the run has collapsed {told}; {first}, or {second}"
         if self.action == "stop":
             raise CollapseError(f"{message}; run.on_collapse=warn would go on")
         self._is_warned = True

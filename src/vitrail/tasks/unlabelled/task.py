@@ -75,11 +75,18 @@ class UnlabelledTask(VisualTask[B]):
         return make_backbone(self.recipe, num_classes=0, **settings)
 
     def make_watch(
-        self, signs: Sequence[Sign], *, is_trial: bool, patience: int = 100, grace: int | None = None
+        self,
+        signs: Sequence[Sign],
+        *,
+        is_trial: bool,
+        patience: int = 100,
+        grace: int | None = None,
+        beginning: tuple[str, str] | None = None,
     ) -> CollapseWatch:
         """The watch of an objective, which does what the recipe says when the run has collapsed.
 
-        Unless `grace` says so, a run has the warmup of its learning rate to get away from the signs it starts with.
+        Unless `grace` says so, a run has the warmup of its learning rate to get away from the signs it starts with;
+        `beginning` is what to change in one that does not.
         """
         recipe, site = self.recipe, self.site
         if grace is None:
@@ -91,6 +98,7 @@ class UnlabelledTask(VisualTask[B]):
             action=recipe.run.on_collapse,
             patience=patience,
             grace=grace,
+            beginning=beginning,
             world=Alone() if is_trial else site.world,
             say=site.reporter.say if site.world.is_main else _say_nothing,
         )
