@@ -52,7 +52,7 @@ def start(folder: Path, photos: Path, *words: str) -> WarmProcess:
     return WarmProcess(["train", "small", f"task={OWN}", f"data={photos}", f"out={folder}", *WORDS, *words])
 
 
-@pytest.mark.usefixtures("_in_the_table")
+@pytest.mark.usefixtures("_in_the_table", "_short_plans")
 def test_a_row_of_the_table_is_enough(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = str(tmp_path / "run")
     assert main(["train", "small", "task=rotation", f"data={photos}", f"out={run}", *WORDS, "epochs=20"]) == 0
