@@ -1,5 +1,6 @@
 """Ctrl-C saves first, and the run goes on as if nothing had happened; processes share the work exactly."""
 
+import contextlib
 import signal
 from pathlib import Path
 
@@ -62,9 +63,11 @@ def test_machines_come_and_go(tmp_path: Path) -> None:
             processes = [start(stopped, *words, often)]
         wait_for_step(processes[0], stopped, before + 1)
         for process in processes:
-            process.send_signal(signal.SIGTERM)
+            with contextlib.suppress(ProcessLookupError):  # it stops when another was told to
+                process.send_signal(signal.SIGTERM)
         said = [process.communicate(timeout=300)[0] for process in processes]
-        assert {process.returncode for process in processes} == {85}, "".join(said)
+        assert processes[0].returncode == 85, "".join(said)
+        assert {process.returncode for process in processes} <= {85, 130}, "".join(said)
     assert Checkpoints(stopped / "checkpoints").steps()[-1] < 36
     run_two(stopped, *words)
     whole = run_in(tmp_path / "whole", *words)
