@@ -105,7 +105,7 @@ class WarmProgram:
 
     def wait(self) -> int | None:
         """Wait for its end; its exit code."""
-        self._process.join(120.0)
+        self._process.join(300.0)
         if self._process.exitcode is None:
             self.kill()
         else:
