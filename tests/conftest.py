@@ -1,7 +1,10 @@
 """Settings of the whole suite."""
 
+import gc
 import os
+from collections.abc import Iterator
 
+import pytest
 import torch
 
 # gRPC, which Milvus's client brings, writes to the screen of processes that others of the suite look at.
@@ -10,3 +13,23 @@ os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "false"
 
 # The workers of pytest-xdist share the cores; small tensors gain nothing from more threads.
 torch.set_num_threads(1)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Spare the collector of garbage what stays to the end: torch's modules and thousands of tests.
+
+    It would look through all of it again and again, half a second each time.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+@pytest.fixture
+def _short_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans measure for a hundredth of a second, where it does not matter how well."""
+    monkeypatch.setattr("vitrail.training.loop.planning._SECONDS", 0.01)

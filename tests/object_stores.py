@@ -103,7 +103,7 @@ def _answer(server: WebServer, handler: Any, fault: str | None) -> None:
         handler.send_header("Last-Modified", email.utils.formatdate(path.stat().st_mtime, usegmt=True))
     handler.end_headers()
     if fault == "slow":
-        time.sleep(0.3)
+        time.sleep(0.1)
     if fault == "cut":
         data = data[: len(data) // 2]
         handler.close_connection = True
@@ -143,8 +143,8 @@ S3_ENVIRONMENT = {
 }
 
 
-def put_objects(endpoint: str, objects: dict[str, bytes], *, bucket: str = "bucket") -> None:
-    """Make objects in a bucket, which is made if need be."""
+def put_objects(endpoint: str, objects: dict[str, bytes], *, bucket: str = "bucket", access: str = "private") -> None:
+    """Make objects in a bucket, which is made if need be; `access` says who may read them, in the words of S3."""
     import boto3
 
     settings = {
@@ -155,7 +155,7 @@ def put_objects(endpoint: str, objects: dict[str, bytes], *, bucket: str = "buck
     client = boto3.client("s3", endpoint_url=endpoint, **settings)
     client.create_bucket(Bucket=bucket)
     for key, content in objects.items():
-        client.put_object(Bucket=bucket, Key=key, Body=content)
+        client.put_object(Bucket=bucket, Key=key, Body=content, ACL=access)
     client.close()
 
 

@@ -14,7 +14,7 @@ class ServingProcess(WarmProcess):
 
     def __init__(self, *words: str) -> None:
         super().__init__(["serve", *words, "--port", "0", "--threads", "1"], environment={"OMP_NUM_THREADS": "1"})
-        until = time.monotonic() + 60.0
+        until = time.monotonic() + 300.0
         while (found := re.search(r"http://127\.0\.0\.1:(\d+)/", self.said())) is None:
             if self.poll() is not None or time.monotonic() > until:
                 raise RuntimeError(f"it did not begin: {self.said()}")
@@ -34,10 +34,10 @@ class ServingProcess(WarmProcess):
             return False
 
     def wait_for_end(self) -> None:
-        self._process.join(60.0)
+        self._process.join(300.0)
 
     def wait_for(self, words: str) -> None:
-        until = time.monotonic() + 60.0
+        until = time.monotonic() + 300.0
         while words not in self.said():
             assert time.monotonic() < until, self.said()
             time.sleep(0.02)

@@ -1,5 +1,7 @@
 """Training, planning, measuring and predicting from Python, as a script or a notebook would."""
 
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +80,7 @@ def test_a_run_is_measured_and_typos_are_told(run: vitrail.Run) -> None:
         vitrail.probe(run.path, metod="knn")
 
 
+@pytest.mark.usefixtures("_short_plans")
 def test_a_plan_and_a_check_print_themselves(tmp_path: Path) -> None:
     assert "steps of 16" in repr(vitrail.plan(ClassifyRecipe(), **TINY))
     found = vitrail.check("shapes:size=16,count=48,val=24", out=tmp_path / "check")
@@ -94,10 +97,19 @@ def test_what_is_no_recipe_is_one_line(tmp_path: Path) -> None:
         vitrail.plan("smal", data="fashion")
 
 
-def test_processes_that_fail_are_an_error(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(ValueError, match="the processes of the run ended with code"):
+@pytest.mark.skipif(os.name != "posix", reason="a program of the shell stands for Python")
+def test_processes_that_fail_are_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    program = tmp_path / "python"  # shows the recipe that it was given, `-m vitrail train RECIPE out=RUN`, and fails
+    program.write_text('#!/bin/sh\necho "$1 $2 $3 $5" >&2\ncat "$4" >&2\nexit 2\n')
+    program.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(program))
+    with pytest.raises(ValueError, match="the processes of the run ended with code 2; what they said is above"):
         vitrail.train(ClassifyRecipe(), out=tmp_path / "run", **{**TINY, "data": "nowhere", "devices": 2})
-    assert "nowhere" in capfd.readouterr().err
+    said = capfd.readouterr().err
+    assert f"-m vitrail train out={tmp_path / 'run'}\n" in said
+    assert "nowhere" in said
 
 
 def test_pre_training_takes_recipes_without_labels_alone(tmp_path: Path) -> None:

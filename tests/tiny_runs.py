@@ -79,10 +79,15 @@ def start(folder: Path, *words: str, devices: int = 1) -> WarmProcess:
     return WarmProcess([*_command(folder, *words), f"devices={devices}"], environment={"OMP_NUM_THREADS": "1"})
 
 
+def start_two(folder: Path, *words: str) -> list[WarmProcess]:
+    """`vitrail train` in two processes that train together, as a launcher of another program would start them."""
+    return start_ranks([*_command(folder, *words), "devices=2"], num_ranks=2)
+
+
 def run_two(folder: Path, *words: str) -> None:
     """`vitrail train` in two processes that train together, to its end."""
-    ranks = start_ranks([*_command(folder, *words), "devices=2"], num_ranks=2)
-    said = [process.communicate(timeout=120)[0] for process in ranks]
+    ranks = start_two(folder, *words)
+    said = [process.communicate(timeout=300)[0] for process in ranks]
     assert [process.returncode for process in ranks] == [0, 0], "".join(said)
 
 
@@ -104,6 +109,6 @@ def wait_for_step(process: WarmProcess, folder: Path, step: int) -> None:
 
 def finish(process: WarmProcess) -> str:
     """Until it has ended well; what it said."""
-    output, _ = process.communicate(timeout=120)
+    output, _ = process.communicate(timeout=300)
     assert process.returncode == 0, output
     return output

@@ -16,7 +16,7 @@ Result = TypeVar("Result")
 
 def run_together(num_ranks: int, work: Callable[[Processes], Result]) -> list[Result]:
     """The results of `work` in every process, in the order of ranks; sums over them are real ones."""
-    barrier = threading.Barrier(num_ranks, timeout=30)
+    barrier = threading.Barrier(num_ranks, timeout=60)
     sent: list[Tensor | None] = [None] * num_ranks
 
     def run(rank: int) -> Result:
@@ -68,7 +68,7 @@ class Meeting:
     """Where threads exchange values; all must have come for the same."""
 
     def __init__(self, num_ranks: int) -> None:
-        self.barrier = threading.Barrier(num_ranks, timeout=30)
+        self.barrier = threading.Barrier(num_ranks, timeout=60)
         self.sent: list[tuple[str, Any]] = [("", None)] * num_ranks
 
     def exchange(self, rank: int, kind: str, value: Any) -> list[Any]:

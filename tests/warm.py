@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import torch
@@ -77,6 +78,45 @@ class WarmProcess:
         return said, None
 
 
+class WarmProgram:
+    """The text of a Python program in a process of its own; what it prints and reads are `stdout` and `stdin`."""
+
+    def __init__(self, program: str, *words: str) -> None:
+        own, others = _CONTEXT.Pipe()
+        self._process = _CONTEXT.Process(target=_run_program, args=(program, words, dict(os.environ), others))
+        self._process.start()
+        others.close()
+        self.stdout = os.fdopen(os.dup(own.fileno()), "r", encoding="utf-8")
+        self.stdin = os.fdopen(os.dup(own.fileno()), "w", encoding="utf-8")
+        own.close()
+
+    def tell(self, line: str) -> None:
+        """Give it a line to read."""
+        self.stdin.write(f"{line}\n")
+        self.stdin.flush()
+
+    def kill(self) -> str:
+        """Kill it; what it had said that nobody has read yet."""
+        self._process.kill()
+        self._process.join()
+        said = self.stdout.read()
+        self._close()
+        return said
+
+    def wait(self) -> int | None:
+        """Wait for its end; its exit code."""
+        self._process.join(300.0)
+        if self._process.exitcode is None:
+            self.kill()
+        else:
+            self._close()
+        return self._process.exitcode
+
+    def _close(self) -> None:
+        self.stdout.close()
+        self.stdin.close()
+
+
 def start_ranks(words: Sequence[str], *, num_ranks: int) -> list[WarmProcess]:
     """`vitrail WORDS` in several processes that train together, as a launcher would start them."""
     with socket.socket() as listener:
@@ -100,3 +140,16 @@ def _run(words: list[str], environment: dict[str, str], said: str) -> None:
     )
     torch.set_num_threads(1)
     sys.exit(main(words))
+
+
+def _run_program(program: str, words: Sequence[str], environment: dict[str, str], connection: Connection) -> None:
+    os.environ.clear()
+    os.environ.update(environment)
+    for standard in (0, 1):
+        os.dup2(connection.fileno(), standard)
+    connection.close()
+    sys.stdin, sys.stdout = open(0, encoding="utf-8"), open(1, "w", encoding="utf-8")  # noqa: SIM115
+    sys.argv = ["-c", *words]
+    torch.set_num_threads(1)
+    exec(compile(program, "program", "exec"), {"__name__": "__main__"})
+    sys.stdout.flush()

@@ -170,10 +170,13 @@ def test_benchmark_times_runs_and_exports(
     assert all(one["p50_ms"] <= one["p99_ms"] for one in found[str(run)]["measurements"])
 
 
-def test_memory_is_that_of_a_process_of_its_own(exported: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_memory_is_that_of_a_process_of_its_own(
+    exported: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vitrail.inference.choosing.thread_counts", lambda: [1])  # one process is enough
     assert main(["benchmark", str(exported), "--batch", "1", "--seconds", "0.01", "--json"]) == 0
     [found] = json.loads(capsys.readouterr().out).values()
-    assert all(0.0 < one["peak_mb"] < 1e4 for one in found["measurements"])
+    assert [0.0 < one["peak_mb"] < 1e4 for one in found["measurements"]] == [True]
 
 
 def test_benchmark_as_the_papers_prints_what_they_print(
@@ -253,11 +256,12 @@ def test_auto_does_not_take_int8_where_it_is_slower(
 
     monkeypatch.setattr("vitrail.inference.quantising._SECONDS", 0.01)
     monkeypatch.setattr("vitrail.inference.quantising.SECONDS", 0.01)
+    monkeypatch.setattr("vitrail.inference.choosing.thread_counts", lambda: [1])
     honest = EagerEngine.__call__
 
     def slow(self: EagerEngine, images: torch.Tensor) -> Any:
         if any(type(layer).__name__ == "Int8Linear" for layer in self.whole.modules()):
-            time.sleep(0.2)
+            time.sleep(0.05)
         return honest(self, images)
 
     monkeypatch.setattr(EagerEngine, "__call__", slow)

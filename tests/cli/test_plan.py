@@ -8,15 +8,15 @@ from tiny_runs import tiny_recipe
 
 from vitrail.cli import main, plan
 from vitrail.settings.text import write_yaml
-from vitrail.training.loop import planning
 from vitrail.training.loop.planning import Plan, StagePlan, make_plan
+
+pytestmark = pytest.mark.usefixtures("_short_plans")
 
 
 @pytest.fixture
 def recipe_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A tiny recipe of two stages, in an otherwise empty working folder; each measurement is short."""
+    """A tiny recipe of two stages, in an otherwise empty working folder."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(planning, "_SECONDS", 0.01)
     recipe = tiny_recipe("stages=[{epochs: 2}, {image_size: 24, steps: 5}]", "init=nowhere.pth")
     path = tmp_path / "tiny.yaml"
     path.write_text(write_yaml(recipe))

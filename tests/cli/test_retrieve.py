@@ -327,8 +327,13 @@ def test_levels_are_drawn_over_each_other_by_method(
 
 
 def test_separability_with_and_without_a_coarse_classifier(
-    coarse_run: Path, fine_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    coarse_run: Path,
+    fine_run: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("vitrail.evaluation.separability._TOLERANCE", 1e-2)
     words = [str(coarse_run), str(fine_run), f"data={SHAPES}", f"out={tmp_path}", "--separability", "splits=1"]
     assert main(["retrieve", *words]) == 0
     assert "random halves of each coarse class, 1 times" in capsys.readouterr().out

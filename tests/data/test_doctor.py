@@ -484,7 +484,8 @@ def test_the_page_shows_pictures_and_names_without_trusting_them(tmp_path: Path)
 
 
 def test_the_page_stays_small_whatever_is_found(tmp_path: Path) -> None:
-    samples = [(f"copy{number}.jpg", jpeg(scene(number // 10)), 0) for number in range(400)]
+    files = [jpeg(scene(number)) for number in range(40)]
+    samples = [(f"copy{number}.jpg", files[number // 10], 0) for number in range(400)]
     source = OpenedSource([Listed([*sound_samples(), *samples])])
     page = write_files(check(source), source, folder=tmp_path).read_text(encoding="utf-8")
     assert page.count("<img ") == 20 * 4

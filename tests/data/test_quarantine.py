@@ -2,11 +2,10 @@
 
 import csv
 import logging
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from warm import WarmProgram
 
 from vitrail.data.exclusion import leave_out
 from vitrail.data.quarantine import Problem, Quarantine, QuarantineSettings
@@ -103,21 +102,13 @@ for number in range(100):
 
 def test_two_processes_list_each_broken_file_once_in_one_file(tmp_path: Path) -> None:
     listing = tmp_path / "quarantine.csv"
-    command = [sys.executable, "-c", LISTING]
-    processes = [
-        subprocess.Popen([*command, name, str(listing)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        for name in ("first", "second")
-    ]
+    processes = [WarmProgram(LISTING, name, str(listing)) for name in ("first", "second")]
     for process in processes:
-        assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
     for process in processes:
-        assert process.stdin is not None
-        process.stdin.write("go\n")
-        process.stdin.flush()
+        process.tell("go")
     for process in processes:
-        process.communicate(timeout=60)
-        assert process.returncode == 0
+        assert process.wait() == 0
     wanted = {f"{name} {number}.jpg" for name in ("first", "second", "both") for number in range(100)}
     assert sorted(row["path"] for row in rows(listing)) == sorted(wanted)
 

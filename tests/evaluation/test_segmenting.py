@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional
-from torchmetrics.classification import MulticlassAccuracy, MulticlassJaccardIndex
 
 from vitrail.data.blend import Normalize
 from vitrail.evaluation import segmenting
@@ -20,6 +19,8 @@ from vitrail.tasks.segment.evaluator import WorstMask, WorstMasks
 
 
 def test_figures_are_those_of_torchmetrics() -> None:
+    from torchmetrics.classification import MulticlassAccuracy, MulticlassJaccardIndex
+
     generator = torch.Generator().manual_seed(0)
     truth = torch.randint(4, (3, 20, 30), generator=generator, dtype=torch.uint8)
     answers = torch.where(torch.rand(truth.shape, generator=generator) < 0.6, truth, truth.flip(0))

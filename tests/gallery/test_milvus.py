@@ -2,9 +2,7 @@
 
 import contextlib
 import json
-import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -16,6 +14,7 @@ import pytest
 import torch
 from milvus_places import Server, Wire, new_place, serving
 from tiny_galleries import COLOURS, colour_gallery, colours, paint, tiny_viewer
+from warm import WarmProgram
 
 from vitrail.cli import main
 from vitrail.gallery import milvus_client, milvus_turns, milvus_writing
@@ -266,13 +265,9 @@ for number in range(10**6):
 def test_a_writer_that_is_killed_loses_nothing_that_it_has_acknowledged(tmp_path: Path) -> None:
     gallery = colour_gallery(f"milvus:{tmp_path / 'a.db'}", "red", "blue", count=3)
     gallery.close()
-    process = subprocess.Popen([sys.executable, "-c", ADDING, gallery.store.place], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
+    process = WarmProgram(ADDING, gallery.store.place)
     said = [int(process.stdout.readline()) for _ in range(5)]
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    said += [int(line) for line in process.stdout.read().splitlines()]
-    process.stdout.close()
+    said += [int(line) for line in process.kill().splitlines()]
     again = Gallery(gallery.store.place, model=tiny_viewer())
     there = set(again.contents.paths())
     assert {f"new-{number}" for number in said} <= there

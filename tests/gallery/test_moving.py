@@ -1,12 +1,11 @@
 """Galleries that move between stores: the same answers there, and a move that was killed goes on."""
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tiny_galleries import COLOURS, colour_gallery, paint, tiny_viewer
+from warm import WarmProgram
 
 from vitrail.cli import main
 from vitrail.gallery.folder_store import FolderStore
@@ -142,18 +141,11 @@ move_gallery(open_store(sys.argv[1]), open_store(sys.argv[2]), page=5, advance=t
 def test_a_move_that_is_killed_goes_on(tmp_path: Path) -> None:
     colour_gallery(tmp_path / "g")
     wanted, target = contents_of(tmp_path / "g"), f"milvus:{tmp_path / 'a.db'}"
-    words = [sys.executable, "-c", MOVING, str(tmp_path / "g"), target]
-    process = subprocess.Popen(words, stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    assert process.stdin is not None
+    process = WarmProgram(MOVING, str(tmp_path / "g"), target)
     assert process.stdout.readline() == "5\n"
-    process.stdin.write("\n")
-    process.stdin.flush()
+    process.tell("")
     assert process.stdout.readline() == "5\n"
     process.kill()
-    process.wait()
-    process.stdout.close()
-    process.stdin.close()
     moved: list[int] = []
     store = open_store(target)
     assert move_gallery(FolderStore(tmp_path / "g"), store, page=5, advance=moved.append) == 24

@@ -3,9 +3,6 @@
 import contextlib
 import json
 import os
-import signal
-import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -15,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from tiny_galleries import COLOURS, colour_gallery, colours, listed, paint, tiny_viewer
+from warm import WarmProgram
 
 from vitrail.gallery.folder_changes import change
 from vitrail.gallery.folder_files import Writer, check_new, read_state, writing
@@ -42,13 +40,10 @@ def files_in(folder: Path) -> set[str]:
 
 def test_a_writer_that_is_killed_leaves_a_whole_gallery(tmp_path: Path) -> None:
     gallery = colour_gallery(tmp_path / "g")
-    process = subprocess.Popen([sys.executable, "-c", ADDING, str(gallery.folder)], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
+    process = WarmProgram(ADDING, str(gallery.folder))
     for _ in range(3):
         assert process.stdout.readline() == "added\n"
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    process.stdout.close()
+    process.kill()
     state = read_state(gallery.folder)
     assert len(state) >= 27
     (gallery.folder / ".tmp75EbN2").touch()  # where safetensors was about to write

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tiny_dense import DETECT
 from tiny_runs import run_in
 
 import vitrail
@@ -18,20 +19,10 @@ TASKS = {
     "classify": ("data=shapes:size=32,count=16,val=8", "image_size=32", "augmentation.repeats=1"),
     "segment": ("task=segment", "data=shapes:size=48,count=16,val=4", "image_size=[32, 40]", "segment.head=linear"),
     "detect": (
-        "task=detect",
+        *DETECT,
         "data=shapes:size=64,count=16,val=4",
-        "image_size=64",
-        "view.short_side=64",
         "augmentation.short_sides=[64]",
         "augmentation.crop=0",
-        "detector.channels=16",
-        "detector.anchor_sizes=[8, 16, 24, 32, 48]",
-        "detector.box_dim=32",
-        "detector.mask_dim=16",
-        "detector.mask_depth=1",
-        "detector.train_proposals=40",
-        "detector.proposals=20",
-        "detector.score_threshold=0.0",
     ),
 }
 

@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from http.client import HTTPConnection
 from pathlib import Path
 
@@ -28,18 +29,21 @@ LIMITS = ServingLimits(
     max_images=8,
     max_queue=12,
     max_batch=4,
-    timeout=4.0,
-    body_timeout=1.0,
+    timeout=60.0,  # on a busy machine too
+    body_timeout=10.0,
     max_connections=200,
 )
 PREDICT = "/v1/models/pets/predict"
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    folder = tmp_path_factory.mktemp("served")
-    model = save_tiny(folder / "pets")
-    with serving(str(model), str(build_gallery(folder / "colours", model)), limits=LIMITS) as server:
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny(tmp_path_factory.mktemp("served") / "pets")
+
+
+@pytest.fixture(scope="module")
+def running(model: Path) -> Iterator[Running]:
+    with serving(str(model), str(build_gallery(model.parent / "colours", model)), limits=LIMITS) as server:
         yield server
 
 
@@ -53,7 +57,7 @@ def client(running: Running) -> Iterator[httpx.Client]:
 def _is_well_afterwards(running: Running) -> Iterator[None]:
     yield
     with running.client() as client:
-        for _ in range(200):
+        for _ in range(1500):
             if running.service.held == 0 and not any(map(len, running.service.crew.batchers.values())):
                 break
             time.sleep(0.02)
@@ -88,12 +92,12 @@ def head_of(length: int) -> bytes:
     return "\r\n".join([*lines, "", ""]).encode()
 
 
-def test_thousands_of_damaged_bodies(running: Running) -> None:
+def test_a_thousand_damaged_bodies(running: Running) -> None:
     rng = random.Random(20)
     paths = (PREDICT, PREDICT, "/v1/models/pets/explain", "/v1/models/pets/embed", "/v2/models/pets/infer")
     counts: dict[int, int] = {}
     connection = HTTPConnection("127.0.0.1", running.port, timeout=30.0)
-    for number in range(2000):
+    for number in range(1000):
         content, body = draw_body(rng)
         headers = {"Content-Type": content}
         if rng.random() < 0.1:
@@ -110,8 +114,8 @@ def test_thousands_of_damaged_bodies(running: Running) -> None:
             assert "\n" not in message
             assert "Traceback" not in message
     connection.close()
-    assert counts[200] > 50  # some are whole, and all ways to fail are tried
-    assert min(counts[400], counts[415], counts[422]) > 50
+    assert counts[200] > 25  # some are whole, and all ways to fail are tried
+    assert min(counts[400], counts[415], counts[422]) > 25
 
 
 def test_what_is_no_http(running: Running) -> None:
@@ -189,11 +193,17 @@ def test_a_body_without_an_end_is_refused(client: httpx.Client) -> None:
     assert answer.status_code == 413
 
 
-def test_slow_clients_are_let_go(running: Running, client: httpx.Client) -> None:
-    with running.connect() as slow_head, running.connect() as slow_body, running.connect() as silent:
+def test_slow_clients_are_let_go(model: Path) -> None:
+    with (
+        serving(str(model), limits=replace(LIMITS, body_timeout=2.0)) as impatient,
+        impatient.connect() as slow_head,
+        impatient.connect() as slow_body,
+        impatient.connect() as silent,
+    ):
         slow_head.sendall(b"GET /v1/models HTTP/1.1\r\nHost: loc")
         slow_body.sendall(head_of(900) + b"xx")
-        assert client.get("/v1/models").status_code == 200  # others are served meanwhile
+        with impatient.client() as client:
+            assert client.get("/v1/models").status_code == 200  # others are served meanwhile
         assert slow_body.recv(4096).startswith(b"HTTP/1.1 408 ")
         assert slow_head.recv(4096) == b""
         assert silent.recv(4096) == b""
@@ -218,7 +228,7 @@ def test_a_full_queue_says_when_to_come_back(running: Running, client: httpx.Cli
             )
 
         answers = [pool.submit(ask, number) for number in range(20)]
-        for _ in range(400):
+        for _ in range(3000):
             if sum(one.done() for one in answers) == 8:
                 break
             time.sleep(0.01)
@@ -233,20 +243,25 @@ def test_a_full_queue_says_when_to_come_back(running: Running, client: httpx.Cli
     )
 
 
-def test_an_answer_that_takes_too_long_is_a_timeout(running: Running, client: httpx.Client) -> None:
+def test_an_answer_that_takes_too_long_is_a_timeout(
+    running: Running, client: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running.service, "limits", replace(LIMITS, timeout=0.5))
     with busy(running):
         answer = client.post(PREDICT, files={"image": encode()})
     assert answer.status_code == 504
-    assert "no answer within 4 seconds" in answer.json()["error"]["message"]
+    assert "no answer within 0.5 seconds" in answer.json()["error"]["message"]
 
 
 def test_a_gallery_is_whole_to_every_search_while_it_changes(running: Running) -> None:
     pictures = [("image", encode("orange", seed=seed)) for seed in range(500, 504)]
-    until, counts, wrong = time.monotonic() + 2.5, set(), []
+    counts: set[int] = set()
+    wrong: list[str] = []
+    is_over = threading.Event()
 
     def search() -> None:
         with running.client() as client:
-            while time.monotonic() < until:
+            while not is_over.is_set():
                 answer = client.post(
                     "/v1/galleries/colours/search", files={"image": encode("orange", seed=500)}, data={"top": "40"}
                 )
@@ -260,26 +275,32 @@ def test_a_gallery_is_whole_to_every_search_while_it_changes(running: Running) -
 
     with ThreadPoolExecutor(3) as pool, running.client() as client:
         searches = [pool.submit(search) for _ in range(3)]
-        while time.monotonic() < until:
-            assert (
-                client.post("/v1/galleries/colours/images", files=pictures, data={"label": "amber"}).status_code == 201
-            )
-            assert client.delete("/v1/galleries/colours/images?label=amber").json()["removed"] == 4
+        until, num_changes = time.monotonic() + 60.0, 0
+        try:
+            while (num_changes < 10 or len(counts) < 2) and time.monotonic() < until:
+                added = client.post("/v1/galleries/colours/images", files=pictures, data={"label": "amber"})
+                assert added.status_code == 201
+                assert client.delete("/v1/galleries/colours/images?label=amber").json()["removed"] == 4
+                num_changes += 1
+        finally:
+            is_over.set()
         for one in searches:
             one.result()
     assert not wrong
     assert counts == {0, 4}  # all pictures of the class or none
 
 
-def test_many_clients_for_some_seconds(running: Running) -> None:
-    until, picture = time.monotonic() + 3.0, encode()
+def test_many_clients_at_once(running: Running) -> None:
+    began, picture, is_answered = time.monotonic(), encode(), threading.Event()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
     def ask() -> dict[int, int]:
         counts: dict[int, int] = {}
         with running.client() as client:
-            while time.monotonic() < until:
+            while (seconds := time.monotonic() - began) < 1.5 or (seconds < 60.0 and not is_answered.is_set()):
                 status = client.post(PREDICT, files={"image": picture}).status_code
+                if status == 200:
+                    is_answered.set()
                 counts[status] = counts.get(status, 0) + 1
                 time.sleep(0.05 if status == 429 else 0.0)
         return counts

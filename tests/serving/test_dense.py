@@ -10,46 +10,18 @@ import numpy as np
 import pytest
 from PIL import Image
 from served import encode, read_png, serving
+from tiny_dense import DETECT_CHAINED, SEGMENT
 from tiny_runs import run_in
 
 from vitrail.inference.trained import load_trained
 
-SEGMENT = (
-    "task=segment",
-    "regularisation.ema=null",
-    "model=deit_tiny",
-    "model.settings={patch_size: 8, dim: 16, depth: 2, num_heads: 2}",
-    "data=shapes:size=32,count=8,val=4",
-    "image_size=32",
-    "batch_size=8",
-    "epochs=1",
-    "segment.channels=8",
-)
-DETECT = (
-    "task=detect",
-    "regularisation.ema=null",
-    "model=patchconvnet_s20",
-    "model.settings={patch_size: 8, dim: 16, depth: 1}",
+PIXELS = (*SEGMENT, "data=shapes:size=32,count=8,val=4", "image_size=32", "epochs=1", "segment.channels=8")
+THINGS = (
+    *DETECT_CHAINED,
     "data=shapes:size=64,count=8,val=4",
-    "image_size=64",
-    "batch_size=8",
     "epochs=1",
-    "detector.pyramid=chained",
-    "detector.channels=16",
-    "detector.anchor_sizes=[8, 16, 24, 32, 48]",
-    "detector.box_dim=32",
-    "detector.mask_dim=16",
-    "detector.mask_depth=1",
-    "detector.train_proposals=40",
-    "detector.proposals=20",
-    "detector.anchors_per_image=32",
-    "detector.boxes_per_image=16",
     "detector.max_detections=5",
-    "detector.score_threshold=0.0",
-    "view.short_side=64",
-    "view.max_side=96",
     "augmentation.short_sides=[64]",
-    "augmentation.max_side=96",
     "augmentation.crop=0.0",
 )
 
@@ -57,7 +29,7 @@ DETECT = (
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("runs")
-    return {"pixels": run_in(folder / "pixels", *SEGMENT).path, "things": run_in(folder / "things", *DETECT).path}
+    return {"pixels": run_in(folder / "pixels", *PIXELS).path, "things": run_in(folder / "things", *THINGS).path}
 
 
 @pytest.fixture(scope="module")

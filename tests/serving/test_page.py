@@ -21,6 +21,7 @@ ARGUMENTS = (
     *("--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"),
     *("--disable-component-update", "--disable-sync", "--disable-dev-shm-usage"),
 )
+playwright.expect.set_options(timeout=30_000)  # a busy machine takes its time
 PHONE = {"width": 390, "height": 844}
 
 
@@ -61,7 +62,7 @@ def open_page(browser: Any, running: Running, **options: Any) -> tuple[Any, Told
 
 def wait_for(page: Any, place: str, text: str) -> None:
     """Until the text stands there; the policy of the page forbids to wait by code in texts."""
-    playwright.expect(page.locator(place)).to_contain_text(text, timeout=30_000)
+    playwright.expect(page.locator(place)).to_contain_text(text)
 
 
 def test_a_picture_is_answered_and_explained(browser: Any, running: Running, tmp_path: Path) -> None:
@@ -99,6 +100,10 @@ def test_a_picture_may_come_before_the_models_are_known(browser: Any, running: R
     page.goto(running.address)
     page.set_input_files("#file", save_colour(tmp_path / "blue.png", "blue", seed=72))
     wait_for(page, "#status", "Looking ...")
+    for _ in range(1500):
+        if held:
+            break
+        page.wait_for_timeout(20)
     held[0].continue_()
     wait_for(page, "#status", "Answered by pets")
     assert page.locator("#classes .answers li").count() == 3

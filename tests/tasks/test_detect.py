@@ -10,6 +10,7 @@ import pytest
 import torch
 from dense_folders import box_row, write_coco, write_image
 from PIL import Image
+from tiny_dense import DETECT_CHAINED
 from tiny_runs import finish, run_in, run_two, start, task_of, tiny_recipe, wait_for_step
 from together import run_worlds
 
@@ -23,31 +24,12 @@ from vitrail.training.runs.report import write_report
 from vitrail.training.runs.run_folder import RunFolder
 
 WORDS = (
-    "task=detect",
-    "regularisation.ema=null",
-    "model=patchconvnet_s20",
-    "model.settings={patch_size: 8, dim: 16, depth: 2}",
+    *DETECT_CHAINED,
     "data=shapes:size=64,count=16,val=5",
-    "image_size=64",
-    "batch_size=8",
     "run.micro_batch=4",
     "epochs=2",
-    "detector.pyramid=chained",
-    "detector.channels=16",
-    "detector.anchor_sizes=[8, 16, 24, 32, 48]",
-    "detector.box_dim=32",
-    "detector.mask_dim=16",
-    "detector.mask_depth=1",
-    "detector.train_proposals=40",
-    "detector.proposals=20",
-    "detector.anchors_per_image=32",
-    "detector.boxes_per_image=16",
     "detector.max_detections=10",
-    "detector.score_threshold=0.0",
-    "view.short_side=64",
-    "view.max_side=96",
     "augmentation.short_sides=[48, 64]",
-    "augmentation.max_side=96",
     "augmentation.crop=0.5",
     "augmentation.crop_short_sides=[56]",
     "augmentation.crop_sides=[32, 48]",

@@ -146,6 +146,7 @@ def test_schedules_are_the_official_ones() -> None:
     assert [course.is_frozen(step) for step in (0, 9, 10)] == [True, True, False]
 
 
+@pytest.mark.usefixtures("_short_plans")
 def test_a_plan_measures_its_steps() -> None:
     plan = make_plan(tiny_recipe(*WORDS))
     assert plan.stages[0].step_speed > 0.0

@@ -105,7 +105,7 @@ def test_another_augmentation_data_or_teacher_finds_no_answer(
 
 
 def test_a_student_that_was_killed_ends_with_the_same_bits(tmp_path: Path, teacher: Path) -> None:
-    words = ["epochs=8", f"teacher={teacher}", "teacher.kind=token", "teacher.cache=views:3", "run.save_minutes=0.0001"]
+    words = ["epochs=5", f"teacher={teacher}", "teacher.kind=token", "teacher.cache=views:3", "run.save_minutes=0.0001"]
     killed = tmp_path / "killed"
     process = start(killed, *words, f"teacher.cache_folder={tmp_path / 'one'}")
     wait_for_step(process, killed, 7)

@@ -299,6 +299,7 @@ def test_verbs_that_name_classes_say_that_an_embedding_has_none(
     assert main(["probe", str(run.path), "method=knn"]) == 0
 
 
+@pytest.mark.usefixtures("_short_plans")
 def test_a_plan_measures_a_step_with_views_and_clusters() -> None:
     plan = make_plan(tiny_recipe(*GRAFIT, "epochs=1"))
     assert plan.stages[0].step_speed > 0.0

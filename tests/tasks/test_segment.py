@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from tiny_dense import SEGMENT
 from tiny_runs import finish, run_in, run_two, start, wait_for_step
 from together import run_worlds
 
@@ -22,20 +23,16 @@ from vitrail.training.runs.report import write_report
 from vitrail.training.runs.run_folder import RunFolder
 
 WORDS = (
-    "task=segment",
-    "regularisation.ema=null",
-    "model=deit_tiny",
-    "model.settings={patch_size: 8, dim: 16, depth: 2, num_heads: 2}",
+    *SEGMENT,
     "data=shapes:size=48,count=24,val=10",
     "image_size=[32, 40]",
-    "batch_size=8",
     "run.micro_batch=4",
     "epochs=3",
     "lr=3e-3",
     "segment.channels=16",
     "evaluation.short_side=64",
 )
-TRUNK = ("model=deit_tiny", WORDS[3], "data=shapes:size=32,count=24,val=10", "image_size=32", "augmentation.repeats=1")
+TRUNK = (*SEGMENT[2:4], "data=shapes:size=32,count=24,val=10", "image_size=32", "augmentation.repeats=1")
 
 
 @pytest.fixture(scope="module")

@@ -3,8 +3,6 @@
 import json
 import math
 import shutil
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +13,7 @@ import pytest
 import torch
 from PIL import Image
 from torch import Tensor
+from warm import WarmProgram
 
 from vitrail.data.augment import Augmentation
 from vitrail.data.contract import Dataset, Level
@@ -215,8 +214,7 @@ for index in range(int(sys.argv[3]), 40, 2):
 
 def test_processes_share_a_cache(tmp_path: Path) -> None:
     parts = json.dumps(PARTS | {"num_samples": 40})
-    commands = [[sys.executable, "-c", FILLING, str(tmp_path), parts, first] for first in ("0", "1")]
-    processes = [subprocess.Popen(command) for command in commands]
+    processes = [WarmProgram(FILLING, str(tmp_path), parts, first) for first in ("0", "1")]
     cache = make(tmp_path, num_samples=40)
     assert [process.wait() for process in processes] == [0, 0]
     everything = places(*[(index, index % 2) for index in range(40)])

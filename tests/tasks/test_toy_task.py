@@ -52,10 +52,24 @@ def start(folder: Path, photos: Path, *words: str) -> WarmProcess:
     return WarmProcess(["train", "small", f"task={OWN}", f"data={photos}", f"out={folder}", *WORDS, *words])
 
 
-@pytest.mark.usefixtures("_in_the_table")
+@pytest.mark.usefixtures("_in_the_table", "_short_plans")
 def test_a_row_of_the_table_is_enough(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = str(tmp_path / "run")
-    assert main(["train", "small", "task=rotation", f"data={photos}", f"out={run}", *WORDS, "epochs=20"]) == 0
+    assert (
+        main(
+            [
+                "train",
+                "small",
+                "task=rotation",
+                f"data={photos}",
+                f"out={run}",
+                *WORDS,
+                "epochs=20",
+                "evaluation.every=5",
+            ]
+        )
+        == 0
+    )
     assert "error of turns" in capsys.readouterr().out
     errors = [record["turn_error"] for record in RunFolder(Path(run)).read_metrics() if record["kind"] == "eval"]
     assert errors[-1] < 50.0  # of four turns three in four are wrong by chance

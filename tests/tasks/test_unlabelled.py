@@ -273,6 +273,7 @@ def test_maps_are_thinned_out_evenly(tmp_path: Path) -> None:
     assert max(np.diff(epochs)) <= 8
 
 
+@pytest.mark.usefixtures("_short_plans")
 def test_every_verb_takes_its_run(labelled_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run, photos = str(labelled_run), make_photos(tmp_path / "photos", 3)
     model = vitrail.load_model(labelled_run / "model")

@@ -113,7 +113,7 @@ def test_sigterm_saves_at_once_and_the_exit_code_says_so(tmp_path: Path) -> None
     wait_for_step(process, folder, 2)
     process.send_signal(signal.SIGTERM)
     process.send_signal(signal.SIGTERM)  # schedulers send several
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=300)
     assert process.returncode == 85, output
     assert f"stopped and saved; to go on: vitrail train out={folder}" in output
     assert "Traceback" not in output
@@ -171,7 +171,7 @@ def test_a_kill_at_any_moment_leaves_a_whole_checkpoint(tmp_path: Path, delay: f
     wait_for_step(process, killed, 3)
     threading.Event().wait(delay)
     process.send_signal(signal.SIGKILL)
-    process.communicate(timeout=60)
+    process.communicate(timeout=300)
     assert Checkpoints(killed / "checkpoints").newest() is not None
     finish(start(killed, "epochs=4", "run.save_minutes=0.00001"))
     run_in(tmp_path / "whole", "epochs=4")

@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -29,12 +30,18 @@ from vitrail.training.runs.run_folder import RunFolder
 
 # Dropped paths are drawn by each process for its own images. The last batch of val is a single image, which leaves one
 # of two processes without any.
-WORDS = ("regularisation.drop_path=0", "data=shapes:size=16,count=48,val=17", "epochs=12", "run.save_minutes=0.0001")
+WORDS = (
+    "regularisation.drop_path=0",
+    "data=shapes:size=16,count=48,val=17",
+    "epochs=12",
+    "evaluation.every=4",
+    "run.save_minutes=0.0001",
+)
 LAST_STEP = 36
 
 
-def start_two(folder: Path, *words: str) -> WarmProcess:
-    """`vitrail train` with two processes."""
+def launch_two(folder: Path, *words: str) -> WarmProcess:
+    """`vitrail train`, which starts two processes."""
     return start(folder, *WORDS, *words, devices=2)
 
 
@@ -62,10 +69,10 @@ def whole_run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
 
 def test_a_sharded_run_stopped_by_ctrl_c_goes_on_in_one_process(tmp_path: Path, whole_run: RunFolder) -> None:
     folder = tmp_path / "stopped"
-    process = start_two(folder, "run.sharding=full", "run.micro_batch=null")  # which is measured when it is divided
+    process = launch_two(folder, "run.sharding=full", "run.micro_batch=null")  # which is measured when it is divided
     wait_for_step(process, folder, 4)
     process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=120)
+    output, _ = process.communicate(timeout=300)
     assert process.returncode == 130, output
     assert output.count(f"stopped and saved; to go on: vitrail train out={folder}") == 1
     assert "Traceback" not in output
@@ -89,10 +96,10 @@ def test_a_run_of_one_process_goes_on_sharded_to_its_end(tmp_path: Path, whole_r
 @pytest.mark.skipif(sys.platform != "linux", reason="finds the process in /proc")
 def test_a_killed_rank_ends_the_job_with_one_line_and_the_run_goes_on(tmp_path: Path, whole_run: RunFolder) -> None:
     folder = tmp_path / "killed"
-    process = start_two(folder)
+    process = launch_two(folder)
     wait_for_step(process, folder, 4)
     os.kill(child_of_rank(process.pid, 1), signal.SIGKILL)
-    output, _ = process.communicate(timeout=120)
+    output, _ = process.communicate(timeout=300)
     assert process.returncode == 128 + signal.SIGKILL, output
     assert output.count("vitrail: error: rank 1 was ended by SIGKILL; run the same command to go on") == 1
     assert "Traceback" not in output
@@ -190,6 +197,28 @@ def test_processes_that_save_and_stop_because_one_was_told_to_have_stopped_well(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     assert run_programs("time.sleep(0.3 * (rank == '0')); sys.exit(130)", capfd) == (130, "")
+
+
+def test_sigterm_goes_to_all_processes_and_the_job_ends_with_their_code(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def tell() -> None:
+        while len(list(tmp_path.iterdir())) < 2 or signal.getsignal(signal.SIGTERM) is signal.SIG_IGN:
+            time.sleep(0.005)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    program = f"""import signal
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(85))
+open(os.path.join({str(tmp_path)!r}, rank), 'w').close()
+time.sleep(60)"""
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)  # until the launcher listens
+    thread = threading.Thread(target=tell, daemon=True)
+    thread.start()
+    try:
+        assert run_programs(program, capfd) == (85, "")
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    thread.join()
 
 
 def test_an_error_that_all_processes_find_is_said_once(capfd: pytest.CaptureFixture[str]) -> None:

@@ -11,6 +11,7 @@ from torch import nn
 import vitrail
 from vitrail.models.contract import Model
 from vitrail.training.loop.freezing import freeze
+from vitrail.training.runs.run_folder import RunFolder
 
 SCALE = "model.settings.layer_scale=1"  # branches that are heard from the first step on
 SGD = ("optimizer.name=sgd", "regularisation.ema=null")
@@ -124,11 +125,19 @@ def test_frozen_batch_normalisation_keeps_its_statistics_when_the_model_trains()
     assert any(isinstance(module, nn.BatchNorm2d) for module in model.modules())
 
 
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    """A run that others start from."""
+    return run_in(tmp_path_factory.mktemp("runs") / "begun", "epochs=1", SCALE)
+
+
 @pytest.mark.parametrize("words", [(), SGD], ids=["adamw and ema", "sgd"])
 @pytest.mark.parametrize("part", ["attention", "head", "blocks.1+"])
-def test_a_run_changes_what_it_trains_and_nothing_else(tmp_path: Path, part: str, words: tuple[str, ...]) -> None:
-    first = vitrail.load_model(run_in(tmp_path / "first", "epochs=1", SCALE).model)
-    tuned = run_in(tmp_path / "tuned", "epochs=1", SCALE, f"init={tmp_path / 'first'}", f"train_only={part}", *words)
+def test_a_run_changes_what_it_trains_and_nothing_else(
+    begun: RunFolder, tmp_path: Path, part: str, words: tuple[str, ...]
+) -> None:
+    first = vitrail.load_model(begun.model)
+    tuned = run_in(tmp_path / "tuned", "epochs=1", SCALE, f"init={begun.path}", f"train_only={part}", *words)
     model = vitrail.load_model(tuned.model)
     before, after = dict(first.named_parameters()), dict(model.named_parameters())
     freeze(model, part)

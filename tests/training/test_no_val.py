@@ -74,6 +74,7 @@ def test_early_stopping_without_val_is_refused_in_one_line(colours: Path, tmp_pa
         run_in(tmp_path / "run", f"data={colours}", "data.val=none", "regularisation.early_stop=1")
 
 
+@pytest.mark.usefixtures("_short_plans")
 def test_a_plan_without_val_has_no_answers(colours: Path) -> None:
     [stage] = make_plan(tiny_recipe(f"data={colours}", "data.val=none", "augmentation.repeats=1", "epochs=1")).stages
     assert (stage.num_train, stage.num_val, stage.num_answers) == (40, 0, 0)

@@ -114,7 +114,8 @@ def test_a_job_whose_time_is_up_saves_and_the_next_one_goes_on(tmp_path: Path) -
     assert caught.value.code == 85
     assert not (out / "model").exists()
     [again] = queued
-    assert again.function() == 0
+    assert (again.function.words, again.function.folder) == (job.words, job.folder)
+    assert main(job.words) == 0  # which is what the next job starts, as this one did
     run_in(tmp_path / "whole", "epochs=4")
     one, other = (vitrail.load_model(tmp_path / name / "model").state_dict() for name in ("run", "whole"))
     assert all(torch.equal(one[name], other[name]) for name in other)

@@ -249,6 +249,7 @@ def test_the_report_shows_the_best_and_the_worst_sentences(whole: RunFolder) -> 
     assert "tokens/s" in summarize(whole.path)
 
 
+@pytest.mark.usefixtures("_short_plans")
 def test_a_plan_counts_tokens(text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "toy.yaml").write_text(write_yaml(toy_recipe(f"data={text}")))
     assert main(["plan", str(tmp_path / "toy.yaml")]) == 0

@@ -140,7 +140,9 @@ def _open_saved(arguments: argparse.Namespace, trained: "Trained", paths: Sequen
 
     settings = describe_settings((trained.model.family, trained.model.config, trained.view, trained.normalize))
     weights = hash_tensors(trained.model.state_dict())
-    return SavedAnswers(arguments.save, key=hash_text(f"{settings} {weights} {arguments.top} {arguments.threshold}"), paths=paths)
+    return SavedAnswers(
+        arguments.save, key=hash_text(f"{settings} {weights} {arguments.top} {arguments.threshold}"), paths=paths
+    )
 
 
 def _make_folder(place: str) -> Path:
