@@ -287,12 +287,14 @@ def _open(folder: str, settings: Mapping[str, Any]) -> "Gallery":
     """A gallery with its model, from where it was when the gallery was made or where model= says."""
     from vitrail.gallery.gallery import Gallery
     from vitrail.gallery.stores import open_store
+    from vitrail.inference.export_record import is_exported
 
     source, store = _find_source(folder, settings), open_store(folder)
     entry = store.read_facts().model
     size = list(entry.image_size) if isinstance(entry.image_size, tuple) else entry.image_size
     seen = {"image_size": size, "crop_ratio": entry.crop_ratio}
-    trunk = settings.get("trunk", entry.trunk)
+    is_moved = "model" in settings and is_exported(Path(source).expanduser())  # an export holds its trunk
+    trunk = settings.get("trunk", None if is_moved else entry.trunk)
     trained = load_seeing(source, {**seen, **({} if trunk is None else {"trunk": trunk})})
     return Gallery(store, model=_extraction(trained, None, settings))
 

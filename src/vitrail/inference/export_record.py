@@ -50,6 +50,7 @@ class ModelSummary(_Frozen):
     patch_size: _Side | None = None
     is_dense: bool = False  # whether logits are about places in an image
     weights_sha256: _Digest  # of all its tensors, as they were before they were folded
+    embedding_key: str | None = None  # of galleries of its embeddings: weights, settings, pictures; None: unknown
 
 
 class ExportRecord(_Frozen):

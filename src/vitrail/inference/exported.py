@@ -120,6 +120,14 @@ class EngineModel(Model):
             raise ValueError(f"this export of {self.name} gives no embeddings: ask the model that was exported")
         return found["embedding"].unsqueeze(1)
 
+    def embedding_key(self, *, image_size: int | tuple[int, int], crop_ratio: float, interpolation: str) -> str | None:
+        """The key of the model that was exported, where the picture is its own and the export agrees with it."""
+        given = self.record.input
+        own = (given.height, given.width), given.crop_ratio, given.interpolation
+        is_alike = (height_and_width(image_size), crop_ratio, interpolation) == own
+        is_exact = self.record.quantised is None and not self.record.is_drifting
+        return self.record.model.embedding_key if is_alike and is_exact else None
+
     def features(self, images: Tensor, *, levels: Sequence[int] = ()) -> Features:
         self.require_inside()
         raise AssertionError("an export is opaque")
