@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -187,7 +188,9 @@ def test_the_fastest_is_the_best_on_average_over_batches() -> None:
         return Measurement(engine, 1, batch, speed, 1.0, 1.0, 5)
 
     found = [measured("a", 1, 10.0), measured("a", 16, 10.0), measured("b", 1, 4.0), measured("b", 16, 20.0)]
-    assert choose_fastest(found) == ("a", 1)  # sqrt(100) against sqrt(80)
+    assert choose_fastest(found) == ("a", 1, None)  # sqrt(100) against sqrt(80)
+    found.append(replace(found[-1], part=4, images_per_second=1000.0))
+    assert choose_fastest(found) == (found[-1].engine, 1, 4)  # a single image is never divided
 
 
 def test_benchmark_times_runs_and_exports(

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from vitrail.data.blend import Normalize
-from vitrail.inference.engines import find_engine
+from vitrail.inference.engines import find_engine, open_engine
 from vitrail.inference.engines.contract import Engine
 from vitrail.inference.engines.trust import require_trust
 from vitrail.inference.export_record import ExportRecord, check_files, read_record
@@ -160,7 +160,7 @@ def load_engine_model(folder: str | os.PathLike[str], *, threads: int | None = N
     """
     place = Path(folder).expanduser()
     record = check_openable(place)
-    return EngineModel(find_engine(record.engine).open(place, record, threads=threads or record.threads), record)
+    return EngineModel(open_engine(place, record, threads=threads), record)
 
 
 def check_openable(folder: Path) -> ExportRecord:

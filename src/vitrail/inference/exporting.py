@@ -15,7 +15,7 @@ from vitrail import __version__
 from vitrail.evaluation.features import Extraction
 from vitrail.inference.certificate import CERTIFICATE_FILE, TOLERANCES, Certificate, certify
 from vitrail.inference.certificate_page import write_certificate_page
-from vitrail.inference.engines import find_engine
+from vitrail.inference.engines import find_engine, open_engine
 from vitrail.inference.engines.trust import note_own
 from vitrail.inference.export_record import (
     EXPORT_FILE,
@@ -239,7 +239,7 @@ def seal(
     folder: Path, record: ExportRecord, trained: Trained, *, images: ProofImages, allow_drift: bool
 ) -> tuple[ExportRecord, Certificate]:
     """Prove what a folder holds and write its certificate, and its record where that changes."""
-    engine = find_engine(record.engine).open(folder, record, threads=record.threads)
+    engine = open_engine(folder, record)
     tolerance = None if record.quantised is not None else TOLERANCES[record.precision]
     try:
         certificate = certify(trained, EngineModel(engine, record), images, tolerance=tolerance)
