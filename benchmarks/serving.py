@@ -15,6 +15,7 @@ import contextlib
 import importlib.util
 import json
 import os
+import signal
 import socket
 import statistics
 import subprocess
@@ -172,7 +173,9 @@ def serving(kind: str, model: str, *, max_batch: int) -> Iterator[tuple[int, str
         command = [sys.executable, str(script), model, str(port), str(max_batch), str(BATCH_WAIT)]
         health, path = "/health", "/predict"
     with tempfile.TemporaryFile() as said:
-        process = subprocess.Popen(command, stdout=said, stderr=said, env=os.environ | {"NO_COLOR": "1"})
+        process = subprocess.Popen(
+            command, stdout=said, stderr=said, env=os.environ | {"NO_COLOR": "1"}, start_new_session=True
+        )
         try:
             wait(process, port, health)
             yield port, path
@@ -187,6 +190,8 @@ def serving(kind: str, model: str, *, max_batch: int) -> Iterator[tuple[int, str
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+            with contextlib.suppress(ProcessLookupError):  # workers that outlive their server
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 def wait(process: "subprocess.Popen[bytes]", port: int, health: str) -> None:

@@ -426,6 +426,9 @@ def test_a_detector_is_exported_for_one_image_of_one_size(tmp_path: Path) -> Non
     certificate = json.loads((folder / "certificate.json").read_text())
     assert certificate["agrees"]
     assert set(certificate["outputs"]) == set(record.outputs)
+    model.roi_heads.score_thresh = 1.0
+    with pytest.raises(ValueError, match=r"finds no object in 4 images \(noise\), so that nothing can be compared"):
+        certify(trained, None, images, tolerance=None)  # type: ignore[arg-type]  # nothing is asked of the export
     with pytest.raises(ValueError, match="is the export of a detector, for other programs: ask the run"):
         vitrail.load_trained(folder)
     with pytest.raises(ValueError, match=r"openvino can't take a detector: torch.* can't record its suppression"):

@@ -36,6 +36,8 @@ class Distance:
     @property
     def share(self) -> float:
         """The largest difference over the largest number; infinite where something is not finite."""
+        if self.largest == 0.0:
+            return 0.0
         return self.largest / self.scale if self.scale > 0.0 and math.isfinite(self.largest) else math.inf
 
 
@@ -124,6 +126,11 @@ def certify(trained: Trained, exported: EngineModel, images: ProofImages, *, tol
     """
     ask = reference_of(trained)
     wanted = answer_all(ask, images.pixels)
+    if "boxes" in wanted and not bool((wanted["scores"] > 0.0).any()):
+        raise ValueError(
+            f"the detector finds no object in {len(images):,} images ({images.told}), so that nothing can be compared: "
+            "give data=SPEC or --images with objects"
+        )
     found = align(answer_all(exported.outputs, images.pixels), wanted)
     outputs = {name: measure_distance(found[name], wanted[name]) for name in wanted}
     trials = []
