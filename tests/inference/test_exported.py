@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 import vitrail
 from vitrail.inference.certificate import CERTIFICATE_FILE, certify
-from vitrail.inference.choosing import write_candidates
 from vitrail.inference.engines import ENGINES, find_engine, installed_engines, open_engine
 from vitrail.inference.engines.eager_engine import EagerEngine
 from vitrail.inference.engines.onnx_engine import OnnxEngine
@@ -258,7 +257,12 @@ def test_a_batch_is_computed_in_parts_with_the_same_answers(engine: str, exports
     in_parts.part = 2
     asked: list[int] = []
     compute = in_parts.compute
-    in_parts.compute = lambda images: asked.append(len(images)) or compute(images)  # type: ignore[method-assign]
+
+    def note(images: Tensor) -> dict[str, Tensor]:
+        asked.append(len(images))
+        return compute(images)
+
+    in_parts.compute = note  # type: ignore[method-assign]
     for name, value in in_parts(noise()).items():
         torch.testing.assert_close(value, whole(noise())[name], rtol=1e-4, atol=1e-5)
     assert asked == [2, 2, 1]
@@ -358,7 +362,8 @@ def test_what_is_inside_an_export_can_not_be_seen(exports: dict[str, Path]) -> N
 
 
 @torch.no_grad()
-def test_segmentation_is_exported(tmp_path: Path) -> None:
+def test_segmentation_is_exported_and_detection_refused(tmp_path: Path) -> None:
+    from vitrail.heads.mask_rcnn import Detector
     from vitrail.heads.segment import SegmentModel, SegmentSettings
 
     torch.manual_seed(0)
@@ -372,71 +377,8 @@ def test_segmentation_is_exported(tmp_path: Path) -> None:
     assert loaded.model.is_dense
     picture = noise(1, (50, 70))[0]
     assert str(loaded.predict(picture)) == str(trained.predict(picture))
-
-
-@torch.no_grad()
-def test_a_detector_is_exported_for_one_image_of_one_size(tmp_path: Path) -> None:
-    import onnxruntime
-
-    from vitrail.heads.mask_rcnn import Detector, DetectorSettings
-
-    torch.manual_seed(0)
-    small = {"image_size": 64, "patch_size": 8, "dim": 16, "depth": 1, "num_classes": 0}
-    settings = DetectorSettings(
-        num_classes=3,
-        pyramid="chained",
-        channels=16,
-        anchor_sizes=(8, 16, 24, 32, 48),
-        box_dim=32,
-        mask_dim=16,
-        mask_depth=1,
-        proposals=12,
-        max_detections=9,
-        score_threshold=0.0,
-    )
-    model = Detector(vitrail.create_model("patchconvnet_s20", **small), settings).eval()
-    model.roi_heads.box_predictor.cls_score.weight.mul_(8.0)
-    trained = make_trained(model, {"task": "detect", "classes": CLASSES[:3]}, label="tiny")
-    folder = tmp_path / "out"
-    pixels = noise(4, (64, 64))
-    pixels[1] //= 8
-    pixels[2] = 255
-    best = [float(one.scores.max()) for one in model(trained.normalize(pixels))]
-    model.roi_heads.score_thresh = (max(best) + min(best)) / 2  # so that some images have objects and some have none
-    chosen = ExportSettings(engine="onnx")
-    images = ProofImages(pixels, None, "noise")
-    export_trained(trained, chosen, images=images, source="tiny", out=folder)
-    record = read_record(folder)
-    assert record.outputs == {"boxes": (9, 4), "scores": (9,), "labels": (9,), "masks": (9, 28, 28)}
-    session = onnxruntime.InferenceSession(str(folder / "model.onnx"), providers=["CPUExecutionProvider"])
-    counts = set()
-    for picture in pixels:
-        boxes, scores, labels, masks = session.run(None, {"images": picture[None].numpy()})
-        [wanted] = model(trained.normalize(picture[None]))
-        count = len(wanted.scores)
-        counts.add(count)
-        assert (labels[0, count:] == -1).all()
-        torch.testing.assert_close(torch.from_numpy(scores[0, :count]), wanted.scores, rtol=1e-4, atol=1e-5)
-        order = wanted.scores.diff().abs().gt(1e-4).all()
-        assert not order or (torch.from_numpy(labels[0, :count]) == wanted.labels).all()
-        assert boxes.shape == (1, 9, 4)
-        assert masks.shape == (1, 9, 28, 28)
-    assert 0 in counts
-    assert len(counts) > 1
-    certificate = json.loads((folder / "certificate.json").read_text())
-    assert certificate["agrees"]
-    assert set(certificate["outputs"]) == set(record.outputs)
-    model.roi_heads.score_thresh = 1.0
-    with pytest.raises(ValueError, match=r"finds no object in 4 images \(noise\), so that nothing can be compared"):
-        certify(trained, None, images, tolerance=None)  # type: ignore[arg-type]  # nothing is asked of the export
-    with pytest.raises(ValueError, match="is the export of a detector, for other programs: ask the run"):
-        vitrail.load_trained(folder)
-    with pytest.raises(ValueError, match=r"openvino can't take a detector: torch.* can't record its suppression"):
-        make_draft(trained, ExportSettings(engine="openvino"))
-    with pytest.raises(ValueError, match="is exported to onnx alone"):
-        write_candidates(trained, chosen, engines=["onnx", "eager"], source="tiny", folder=tmp_path)
-    with pytest.raises(ValueError, match="takes images of one size only: leave --dynamic-size out"):
-        make_draft(trained, replace(chosen, dynamic_size=True))
+    with pytest.raises(ValueError, match="a detector can't be exported: what it finds has another number of objects"):
+        Detector.outputs(None, noise())  # type: ignore[arg-type]  # it says so of every detector
 
 
 def test_a_model_that_can_not_be_compiled_is_one_line(

@@ -114,7 +114,6 @@ class Detector(AroundTrunk):
 
     config: DetectorConfig
     is_dense = True
-    is_traced = True  # torch.export can't record a suppression of boxes, whose number nobody knows before
     family = "detector"
 
     def __init__(self, trunk: Model, settings: DetectorSettings) -> None:
@@ -185,18 +184,11 @@ class Detector(AroundTrunk):
         return {name: torch.stack([answer[name] for answer in answers]) for name in answers[0]}
 
     def outputs(self, images: Tensor) -> dict[str, Tensor]:
-        """`boxes`, `scores`, `labels` and `masks` of each image, tensors of one shape, the most probable object first.
-
-        There are always `max_detections` rows; those without an object have the score 0 and the label -1.
-        """
-        limit = self.config.head.max_detections
-        found: list[Detections] = self(images)
-        names = ("boxes", "scores", "labels", *(("masks",) if self.config.head.has_masks else ()))
-        empty = {"labels": -1.0}
-        return {
-            name: torch.stack([_fill(getattr(one, name).float(), limit, empty.get(name, 0.0)) for one in found])
-            for name in names
-        }
+        """Refused: torch.export can't record a suppression of boxes, and a trace holds the number of objects it saw."""
+        raise ValueError(
+            "a detector can't be exported: what it finds has another number of objects for every image, which graphs "
+            "that torch records of torchvision's operators can't hold; ask the run itself"
+        )
 
     def _judge(self, images: Tensor, *, shapes: list[tuple[int, int]], targets: Targets | None) -> list[Any]:
         """Losses by name, or detections, of each of some images of one size."""
@@ -340,11 +332,6 @@ def _fit(images: Tensor, size: tuple[int, int]) -> Tensor:
     images = images[:, :, : size[0], : size[1]]
     missing = size[1] - images.shape[3], size[0] - images.shape[2]
     return functional.pad(images, (0, missing[0], 0, missing[1])) if any(missing) else images
-
-
-def _fill(rows: Tensor, count: int, value: float) -> Tensor:
-    """The first so many rows; where there are fewer, rows of one value behind them."""
-    return torch.cat([rows, rows.new_full((count, *rows.shape[1:]), value)])[:count]
 
 
 def _convolutions(module: nn.Module) -> list[nn.Module]:

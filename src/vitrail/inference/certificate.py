@@ -21,7 +21,6 @@ CERTIFICATE_FILE = "certificate.json"
 TOLERANCES = {"fp32": 1e-4, "fp16": 2e-2, "bf16": 1e-1}
 BATCHES = (1, 3, 16)
 NUM_IMAGES = 256  # that an export is proved on, where there are as many
-_OTHER_CLASS = 1e6  # pixels that an object of another class counts as far away
 Answers = Mapping[str, Tensor]
 
 
@@ -36,8 +35,6 @@ class Distance:
     @property
     def share(self) -> float:
         """The largest difference over the largest number; infinite where something is not finite."""
-        if self.largest == 0.0:
-            return 0.0
         return self.largest / self.scale if self.scale > 0.0 and math.isfinite(self.largest) else math.inf
 
 
@@ -125,13 +122,7 @@ def certify(trained: Trained, exported: EngineModel, images: ProofImages, *, tol
     With a `tolerance` of None it agrees whatever the differences are: then others judge its accuracy.
     """
     ask = reference_of(trained)
-    wanted = answer_all(ask, images.pixels)
-    if "boxes" in wanted and not bool((wanted["scores"] > 0.0).any()):
-        raise ValueError(
-            f"the detector finds no object in {len(images):,} images ({images.told}), so that nothing can be compared: "
-            "give data=SPEC or --images with objects"
-        )
-    found = align(answer_all(exported.outputs, images.pixels), wanted)
+    wanted, found = answer_all(ask, images.pixels), answer_all(exported.outputs, images.pixels)
     outputs = {name: measure_distance(found[name], wanted[name]) for name in wanted}
     trials = []
     for batch in BATCHES:
@@ -183,25 +174,6 @@ def answer_all(ask: Callable[[Tensor], Answers], pixels: Tensor, *, batch_size: 
     return {name: torch.cat([part[name].float() for part in parts]) for name in parts[0]}
 
 
-def align(found: Answers, wanted: Answers) -> Answers:
-    """Answers whose objects are in the order of the model's: two that are equally probable may have changed places."""
-    if "boxes" not in wanted:
-        return found
-    orders = []
-    for row in range(len(wanted["boxes"])):
-        gap = torch.cdist(wanted["boxes"][row], found["boxes"][row], p=math.inf)
-        gap += (wanted["scores"][row][:, None] - found["scores"][row]).abs()
-        gap += _OTHER_CLASS * (wanted["labels"][row][:, None] != found["labels"][row])
-        order = []
-        for of_object in gap:
-            place = int(of_object.argmin())
-            gap[:, place] = math.inf
-            order.append(place)
-        orders.append(order)
-    rows = torch.arange(len(orders))[:, None]
-    return {name: value[rows, torch.tensor(orders)] for name, value in found.items()}
-
-
 def measure_distance(found: Tensor, wanted: Tensor) -> Distance:
     """How far what was found is from what was wanted."""
     gap = (found.double() - wanted.double()).abs()
@@ -223,9 +195,8 @@ def odd_sizes(exported: EngineModel) -> list[tuple[int, int]]:
 
 def _try(ask: Callable[[Tensor], Answers], exported: EngineModel, pixels: Tensor) -> Trial:
     with torch.inference_mode():
-        wanted = ask(pixels)
-        found = align(exported.outputs(pixels), wanted)
-    name = next(name for name in ("logits", "embedding", "boxes") if name in wanted)
+        wanted, found = ask(pixels), exported.outputs(pixels)
+    name = "logits" if "logits" in wanted else "embedding"
     distance = measure_distance(found[name], wanted[name])
     height, width = pixels.shape[2:]
     return Trial(len(pixels), height, width, distance.largest, distance.share)

@@ -40,10 +40,6 @@ def write_candidates(
     trained: Trained, settings: ExportSettings, *, engines: Sequence[str], source: str, folder: Path
 ) -> dict[str, Candidate]:
     """The model written for several engines, each into a folder of its own; one that can't is told of and left out."""
-    if trained.model.is_traced:
-        raise ValueError(
-            f"a {trained.model.family} is exported to onnx alone: there is nothing to choose from (--to onnx)"
-        )
     found: dict[str, Candidate] = {}
     reasons = []
     for name in engines:

@@ -167,8 +167,6 @@ def check_openable(folder: Path) -> ExportRecord:
     """The record of an exported folder that may be opened: its engine is here, its files are whole and trusted."""
     settle(folder)
     record = read_record(folder)
-    if "boxes" in record.outputs:
-        raise ValueError(f"{folder} is the export of a detector, for other programs: ask the run that it was made of")
     engine = find_engine(record.engine)
     engine.require()
     check_files(folder, record)

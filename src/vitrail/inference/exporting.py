@@ -68,11 +68,6 @@ def make_draft(trained: Trained, settings: ExportSettings) -> Draft:
     model = trained.model
     if model.is_folded:
         raise ValueError(f"{model.name} is exported or folded already: export the run or model that it was made of")
-    if model.is_traced and not find_engine(settings.engine).has_tracer:
-        raise ValueError(
-            f"{settings.engine} can't take a {model.family}: torch.export can't record its suppression of boxes, whose "
-            "number differs from image to image; export it with --to onnx, for one image of one size"
-        )
     preprocessing = dataclasses.replace(model.preprocessing, mean=trained.normalize.mean, std=trained.normalize.std)
     dtype = find_engine(settings.engine).dtype_for(settings.precision)
     whole = WholeModel(model, preprocessing=preprocessing, layout=settings.layout, dtype=dtype)
@@ -89,7 +84,7 @@ def make_draft(trained: Trained, settings: ExportSettings) -> Draft:
 
 def find_multiple(model: Model) -> int:
     """What the sides of images must be multiples of, where they may differ from the model's own."""
-    if model.takes_one_size or model.is_traced:
+    if model.takes_one_size:
         raise ValueError(f"{model.name} takes images of one size only: leave --dynamic-size out")
     if model.patch_size is None:
         raise ValueError(f"{model.name} does not tell which sizes it takes: leave --dynamic-size out")
@@ -134,7 +129,6 @@ def write_export(
             embedding_key=_key_of_embeddings(trained) if "embedding" in draft.outputs else None,
         ),
         threads=settings.threads,
-        part=1 if trained.model.is_traced else None,
     )
     write_json(folder / TASK_FILE, describe_task(trained))
     return record

@@ -91,8 +91,6 @@ def write_quantised(
     if settings.precision != "fp32":
         raise ValueError("--quantise int8 starts from fp32: leave --precision out")
     engine = find_engine(settings.engine)
-    if trained.model.is_traced:
-        raise ValueError(f"a {trained.model.family} is exported in float32 alone: leave --quantise out")
     if not engine.has_int8:
         raise ValueError(f"{engine.name} has no int8 here: export to onnx, openvino or eager with --quantise int8")
     draft = make_draft(trained, settings)

@@ -130,7 +130,6 @@ class Model(AnyModel):
     is_ours_alone: ClassVar[bool] = False  # whether no other library has names for its weights
     is_dense: bool = False  # whether answers are about places in an image and not about the image
     is_opaque: bool = False  # whether answers and embeddings are all that can be had of it: no layers, no maps
-    is_traced: ClassVar[bool] = False  # whether its graph can be recorded for one image of one size alone, by tracing
     uses_all_cores: bool = False  # whether one batch at a time is the fastest on a CPU: it divides the work itself
     foreign: ClassVar[str | None] = None  # the child whose layers and names of weights are another library's
 

@@ -27,7 +27,6 @@ class Engine(ABC):
     extra: ClassVar[str] = ""  # of vitrail that installs them
     has_int8: ClassVar[bool] = False  # whether it has layers in int8, by `rank_layers` and `write_int8`
     may_run_code: ClassVar[bool] = False  # whether opening its files can run code that they hold
-    has_tracer: ClassVar[bool] = False  # whether it takes models that can only be traced, for one image of one size
     part: int | None = None  # images of a larger batch that are computed at a time; None: all of them
 
     @classmethod

@@ -17,7 +17,6 @@ from vitrail.inference.whole_model import INPUT, Draft
 
 FILE = "model.onnx"
 _OPSET = 20  # the first with a Gelu of its own
-_OPSET_OF_TRACES = 17  # which torchvision has rules for
 _QUIET = 3  # errors alone are told
 
 
@@ -26,7 +25,6 @@ class OnnxEngine(Engine):
 
     name = "onnx"
     has_int8 = True
-    has_tracer = True
     packages = ("onnx", "onnxscript", "onnxruntime")
     extra = "export"
 
@@ -39,8 +37,6 @@ class OnnxEngine(Engine):
 
     @classmethod
     def write(cls, draft: Draft, folder: Path) -> tuple[str, ...]:
-        if draft.source.is_traced:
-            return cls._trace(draft, folder)
         with _quiet():
             program = torch.onnx.export(
                 draft.program,
@@ -55,26 +51,6 @@ class OnnxEngine(Engine):
         program.model.metadata_props.update(draft.metadata)
         program.save(str(folder / FILE))
         return (FILE, *sorted(path.name for path in folder.glob(f"{FILE}.*")))
-
-    @classmethod
-    def _trace(cls, draft: Draft, folder: Path) -> tuple[str, ...]:
-        """Write the graph of one image, as torch's tracer and torchvision's own rules for ONNX record it."""
-        import onnx
-
-        with _quiet(), torch.no_grad():
-            torch.onnx.export(
-                draft.whole,
-                (draft.example(batch=1),),
-                str(folder / FILE),
-                dynamo=False,
-                input_names=[INPUT],
-                output_names=list(draft.outputs),
-                opset_version=_OPSET_OF_TRACES,
-            )
-        model = onnx.load(str(folder / FILE))
-        onnx.helper.set_model_props(model, dict(draft.metadata))
-        onnx.save(model, str(folder / FILE))
-        return (FILE,)
 
     @classmethod
     def open(cls, folder: Path, record: ExportRecord, *, threads: int | None = None) -> "OnnxEngine":
