@@ -9,7 +9,6 @@ large is fetched, and vitrail itself comes from the wheel. Ends with the first s
 
 import argparse
 import os
-import shutil
 import subprocess
 import sys
 import sysconfig
@@ -47,13 +46,10 @@ def make_environment(folder: Path) -> Path:
 
 
 def build(folder: Path) -> Path:
-    """The wheel of a copy of the sources, which twine finds right."""
+    """The wheel of the sources, which twine finds right."""
     python = make_environment(folder / "tools")
     run([python, "-m", "pip", "install", "--quiet", *TOOLS], cwd=folder)
-    source = folder / "source"
-    ignored = shutil.ignore_patterns(".git", ".venv", "runs", "__pycache__", ".*_cache", "dist")
-    shutil.copytree(ROOT, source, ignore=ignored)
-    run([python, "-m", "build", "--no-isolation", "--outdir", folder / "dist", source], cwd=folder)
+    run([python, "-m", "build", "--no-isolation", "--outdir", folder / "dist", ROOT], cwd=folder)
     made = sorted((folder / "dist").iterdir())
     print(run([python, "-m", "twine", "check", "--strict", *made], cwd=folder).strip())
     return next(path for path in made if path.suffix == ".whl")
