@@ -1,19 +1,26 @@
 """`vitrail export --to auto` against the best of what a timm user has: eager, compiled, ONNX Runtime, OpenVINO.
 
-python benchmarks/export.py [--only cait] [--batch 1,16] [--seconds 20] [--engines eager,onnx,openvino,inductor]
+python benchmarks/export.py [--models cait_xxs24,deit_small] [--batch 1,16] [--seconds 8] [--keep results.json]
 
 The same weights on both sides. Ours is chosen by `auto` once for each model. Its competitors are timm's own model in
-eager torch, under torch.compile, and exported by itself to ONNX Runtime and OpenVINO, each with one thread and with all
-cores. Everything of one model is timed in one run, by turns. PatchConvNet, which timm does not have, competes with our
-own model, unfolded.
+eager torch, exported by itself to ONNX Runtime and OpenVINO, each with one thread and with all cores, and under
+torch.compile with all cores. A first round finds the competitors that are within a fifth of the fastest of them; these
+and ours are then timed by turns, in the same process, for `--seconds` each and batch. PatchConvNet, which timm does not
+have, competes with our own model, unfolded.
+
+`--keep FILE` keeps the rows of every model that is done: the same command goes on where it was ended. The table with
+the geometric mean is printed at the end, and after each model as far as it is known.
 """
 
 import argparse
 import io
+import json
 import statistics
+import sys
 import tempfile
+import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
 from functools import partial
 from pathlib import Path
@@ -28,7 +35,7 @@ from torch import Tensor, nn
 import vitrail
 from vitrail.inference.benchmarking import thread_counts, time_by_turns
 from vitrail.inference.choosing import choose_engines
-from vitrail.inference.engines import find_engine
+from vitrail.inference.engines import open_engine
 from vitrail.inference.engines.onnx_engine import open_session
 from vitrail.inference.engines.openvino_engine import compile_model, import_openvino
 from vitrail.inference.engines.threads import torch_threads
@@ -46,6 +53,8 @@ CASES = [
     ("patchconvnet_s60", None),
 ]
 Ask = Callable[[], object]
+OURS = "ours"
+WITHIN = 1.2  # of the fastest competitor's time: who is slower in the first round is not timed again
 
 
 class Normalized(nn.Module):
@@ -78,7 +87,7 @@ def make_pair(ours: str, peer: str | None, *, image_size: int) -> tuple[Trained,
 def peers_of(
     whole: nn.Module, example: Tensor, folder: Path, *, skips_compile: bool
 ) -> dict[str, Callable[[Tensor], Any]]:
-    """The peer in every way that a user would try, each with one thread and with all cores."""
+    """The peer in every way that a user would try, with one thread and with all cores."""
     openvino = import_openvino()
     found: dict[str, Callable[[Tensor], Any]] = {}
     shapes = ({0: torch.export.Dim("batch", min=1)},)
@@ -96,7 +105,7 @@ def peers_of(
         found[f"eager, {threads}"] = torch_way(whole, threads)
         found[f"onnx, {threads}"] = partial(ask_onnx, session)
         found[f"openvino, {threads}"] = partial(ask_openvino, request)
-        if compiled is not None:
+        if compiled is not None and threads == max(thread_counts()):  # it compiles anew for every number
             found[f"compiled, {threads}"] = torch_way(compiled, threads)
     return found
 
@@ -126,69 +135,117 @@ def compare(
     seconds: float,
     engines: Sequence[str],
     skips_compile: bool,
-) -> list[float]:
-    """Print a row for each batch; the ratios of our speed to that of the best peer."""
+) -> list[dict[str, Any]]:
+    """A row for each batch: our speed, and that of the best peer."""
     trained, reference = make_pair(ours, peer, image_size=image_size)
     pixels = torch.randint(0, 256, (max(16, *batches), 3, image_size, image_size), dtype=torch.uint8)
     images = ProofImages(pixels, None, "noise")
-    ratios = []
+    rows = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "ours"
         folder.mkdir()
-        chosen = ExportSettings(engine="auto")
         names = choose_engines(engines, precision="fp32")
+        say(f"{ours}: writing it for {', '.join(names)}, and choosing")
         record = write_fastest(
-            folder, trained, chosen, engines=names, images=images, source=ours, batches=batches, seconds=seconds / 2
+            folder,
+            trained,
+            ExportSettings(engine="auto"),
+            engines=names,
+            images=images,
+            source=ours,
+            batches=batches,
+            seconds=seconds / 4,
         )
-        engine = find_engine(record.engine).open(folder, record, threads=record.threads)
+        engine = open_engine(folder, record)
         whole = Normalized(reference, trained).eval()
+        say(f"{ours}: {record.engine} with {record.threads} threads is chosen; preparing its competitors")
         peers = peers_of(whole, pixels[:2], Path(name), skips_compile=skips_compile)
         wanted = peers["eager, 1"](pixels[:2])
         gap = float(np.abs(engine(pixels[:2])["logits"].numpy() - wanted).max())
         assert gap < 1e-3 * max(1.0, float(np.abs(wanted).max())), f"{ours} differs from its peer by {gap}"
         for batch in batches:
             given = pixels[:batch].contiguous()
-            contenders: list[Callable[[Tensor], Any]] = [engine, *peers.values()]
-            asks: dict[int, Ask] = {place: partial(ask, given) for place, ask in enumerate(contenders)}
-            times = {place: statistics.median(found) for place, found in time_by_turns(asks, seconds=seconds).items()}
-            best = min((place for place in times if place), key=lambda place: times[place])
-            ratios.append(times[best] / times[0])
-            label = list(peers)[best - 1]
-            print(
-                f"| {ours} | {batch} | {record.engine}, {record.threads} | {batch / times[0]:.1f} | {label} | "
-                f"{batch / times[best]:.1f} | {ratios[-1]:.2f} |",
-                flush=True,
+            say(f"{ours}: {batch} images at a time")
+            first = time_all({label: partial(ask, given) for label, ask in peers.items()}, seconds=seconds / 8)
+            kept = [label for label, found in first.items() if found <= WITHIN * min(first.values())]
+            asks = {OURS: partial(engine, given), **{label: partial(peers[label], given) for label in kept}}
+            times = time_all(asks, seconds=seconds)
+            best = min(kept, key=lambda label: times[label])
+            rows.append(
+                {
+                    "model": ours,
+                    "batch": batch,
+                    "ours": f"{record.engine}, {record.threads}{f', {record.part} at a time' if record.part else ''}",
+                    "speed": batch / times[OURS],
+                    "best": best,
+                    "best_speed": batch / times[best],
+                    "peers": {label: batch / found for label, found in {**first, **times}.items() if label != OURS},
+                }
             )
-    return ratios
+    return rows
+
+
+def time_all(asks: Mapping[str, Ask], *, seconds: float) -> dict[str, float]:
+    """Seconds of the median call of each, by turns."""
+    labels = list(asks)
+    times = time_by_turns(dict(enumerate(asks.values())), seconds=seconds)
+    return {labels[place]: statistics.median(found) for place, found in times.items()}
+
+
+def say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def show(rows: Sequence[dict[str, Any]]) -> None:
+    """The table in markdown, with the geometric mean of all ratios."""
+    print("| model | batch | ours (auto), threads | images/s | best of timm's, threads | images/s | ratio |")
+    print("|---|---|---|---|---|---|---|")
+    ratios = [row["speed"] / row["best_speed"] for row in rows]
+    for row, ratio in zip(rows, ratios, strict=True):
+        cells = (row["model"], row["batch"], row["ours"], f"{row['speed']:.1f}", row["best"])
+        print(f"| {' | '.join(map(str, cells))} | {row['best_speed']:.1f} | {ratio:.2f} |")
+    print(f"\ngeometric mean {statistics.geometric_mean(ratios):.3f}, least {min(ratios):.3f}\n", flush=True)
 
 
 def main() -> None:
+    known = [ours for ours, _ in CASES]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", help="only models whose name starts so")
+    parser.add_argument("--models", default=",".join(known), help="names between commas (default: all five)")
     parser.add_argument("--batch", default="1,16")
     parser.add_argument("--image-size", type=int, default=224)
-    parser.add_argument("--seconds", type=float, default=20.0, help="for each contender and batch")
+    parser.add_argument("--seconds", type=float, default=8.0, help="for each finalist and batch")
     parser.add_argument("--engines", default="", help="that auto may choose; default: all that are installed")
     parser.add_argument("--no-compile", action="store_true", help="leave torch.compile of timm's model out")
+    parser.add_argument("--keep", type=Path, help="a file of rows; models that it has are not measured again")
     arguments = parser.parse_args()
     batches = [int(part) for part in arguments.batch.split(",")]
     engines = [name for name in arguments.engines.split(",") if name]
+    wanted = arguments.models.split(",")
+    if missing := next((name for name in wanted if name not in known), None):
+        parser.error(f"there is no {missing}: there are {', '.join(known)}")
+    kept: Path | None = arguments.keep
+    rows: list[dict[str, Any]] = json.loads(kept.read_text()) if kept is not None and kept.exists() else []
     print(f"{machine()}; timm {timm.__version__}\n")
-    print("| model | batch | ours (auto) and threads | images/s | best of timm's and threads | images/s | ratio |")
-    print("|---|---|---|---|---|---|---|")
-    ratios: list[float] = []
     for ours, peer in CASES:
-        if ours.startswith(arguments.only):
-            ratios += compare(
-                ours,
-                peer,
-                image_size=arguments.image_size,
-                batches=batches,
-                seconds=arguments.seconds,
-                engines=engines,
-                skips_compile=arguments.no_compile,
-            )
-    print(f"\ngeometric mean {statistics.geometric_mean(ratios):.3f}, least {min(ratios):.3f}")
+        if ours not in wanted or any(row["model"] == ours for row in rows):
+            continue
+        start = time.perf_counter()
+        rows += compare(
+            ours,
+            peer,
+            image_size=arguments.image_size,
+            batches=batches,
+            seconds=arguments.seconds,
+            engines=engines,
+            skips_compile=arguments.no_compile,
+        )
+        say(f"{ours}: done in {time.perf_counter() - start:.0f} seconds")
+        if kept is not None:
+            kept.write_text(json.dumps(rows, indent=1))
+        show(rows)
+    if not wanted or all(row["model"] not in wanted for row in rows):
+        parser.error("nothing was measured")
+    show([row for row in rows if row["model"] in wanted])
 
 
 if __name__ == "__main__":

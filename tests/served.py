@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 import numpy as np
@@ -27,6 +27,7 @@ from vitrail.serving.running import ServerProcess, bind
 from vitrail.serving.service import Service
 from vitrail.storage import write_json
 
+Place = TypeVar("Place", str, Path)
 CLASSES = ["cat", "dog", "fish"]
 
 
@@ -59,8 +60,8 @@ def save_tiny(folder: Path, *, seed: int = 0) -> Path:
     return folder
 
 
-def build_gallery(folder: Path, model: Path, *names: str) -> Path:
-    """A gallery of colours on a saved model, which it names."""
+def build_gallery(folder: Place, model: Path, *names: str) -> Place:
+    """A gallery of colours on a saved model, which it names, in a folder or at an address."""
     Gallery.build(
         load_trained(model),
         colours(*names),

@@ -1,6 +1,8 @@
 """`vitrail export` and `vitrail benchmark`, and the verbs that take an exported folder as they take a run."""
 
 import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +119,38 @@ def test_a_gallery_is_built_and_searched_with_an_export(
     assert len(json.loads(capsys.readouterr().out)[0]["hits"]) == 3
 
 
+def test_a_gallery_of_a_run_is_asked_with_the_export_of_that_run_alone(
+    run: Path, exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from PIL import Image
+
+    gallery, picture = str(tmp_path / "gallery"), str(tmp_path / "red.png")
+    Image.new("RGB", (20, 20), (200, 40, 10)).save(picture)
+    assert main(["gallery", "build", str(run), "data=shapes:size=16,count=48,val=24", f"out={gallery}"]) == 0
+    capsys.readouterr()
+    told = []
+    for words in ([], [f"model={exported}"]):
+        assert main(["gallery", "search", gallery, picture, *words, "--json"]) == 0
+        told.append(json.loads(capsys.readouterr().out)[0]["hits"])
+    of_run, of_export = told
+    assert [hit["path"] for hit in of_run] == [hit["path"] for hit in of_export]
+    assert [hit["cosine"] for hit in of_export] == pytest.approx([hit["cosine"] for hit in of_run], abs=1e-4)
+    assert main(["gallery", "classify", gallery, picture, f"model={exported}"]) == 0
+
+    other = run_in(tmp_path / "other", "epochs=1", "seed=7").path
+    vitrail.export(other, to="eager", out=tmp_path / "of_other")
+    capsys.readouterr()
+    refusal = "holds embeddings of another model"
+    assert refusal in error_of(capsys, "gallery", "search", gallery, picture, f"model={tmp_path / 'of_other'}")
+    for name, value in (("is_drifting", True), ("quantised", {"kind": "int8", "kept": []})):
+        changed = tmp_path / name
+        shutil.copytree(exported, changed)
+        content = json.loads((changed / "export.json").read_text())
+        (changed / "export.json").write_text(json.dumps({**content, name: value}))
+        assert main(["gallery", "search", gallery, picture, f"model={changed}"]) == 2
+        assert refusal in capsys.readouterr().err.splitlines()[-1]
+
+
 def test_an_export_teaches(exported: Path, tmp_path: Path) -> None:
     student = run_in(tmp_path / "student", "task=distill", f"teacher={exported}", "epochs=1")
     assert vitrail.load_trained(student.path).num_classes == vitrail.load_trained(exported).num_classes
@@ -154,7 +188,9 @@ def test_the_fastest_is_the_best_on_average_over_batches() -> None:
         return Measurement(engine, 1, batch, speed, 1.0, 1.0, 5)
 
     found = [measured("a", 1, 10.0), measured("a", 16, 10.0), measured("b", 1, 4.0), measured("b", 16, 20.0)]
-    assert choose_fastest(found) == ("a", 1)  # sqrt(100) against sqrt(80)
+    assert choose_fastest(found) == ("a", 1, None)  # sqrt(100) against sqrt(80)
+    found.append(replace(found[-1], part=4, images_per_second=1000.0))
+    assert choose_fastest(found) == (found[-1].engine, 1, 4)  # a single image is never divided
 
 
 def test_benchmark_times_runs_and_exports(

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import vitrail
 from vitrail.inference.certificate import CERTIFICATE_FILE, certify
-from vitrail.inference.engines import ENGINES, find_engine, installed_engines
+from vitrail.inference.engines import ENGINES, find_engine, installed_engines, open_engine
 from vitrail.inference.engines.eager_engine import EagerEngine
 from vitrail.inference.engines.onnx_engine import OnnxEngine
 from vitrail.inference.engines.program_engines import InductorEngine
@@ -248,6 +248,26 @@ def test_a_package_of_another_machine_is_not_run(exports: dict[str, Path]) -> No
     record = read_record(exports["torch"]).model_copy(update={"cpu": "z80"})
     with pytest.raises(ValueError, match=r"was compiled for z80, and this machine is .*: export the model here"):
         InductorEngine.open(exports["torch"], record)
+
+
+@pytest.mark.parametrize("engine", TRIED)
+def test_a_batch_is_computed_in_parts_with_the_same_answers(engine: str, exports: dict[str, Path]) -> None:
+    with trusting_files():
+        whole, in_parts = (open_engine(exports[engine], read_record(exports[engine])) for _ in range(2))
+    in_parts.part = 2
+    asked: list[int] = []
+    compute = in_parts.compute
+
+    def note(images: Tensor) -> dict[str, Tensor]:
+        asked.append(len(images))
+        return compute(images)
+
+    in_parts.compute = note  # type: ignore[method-assign]
+    for name, value in in_parts(noise()).items():
+        torch.testing.assert_close(value, whole(noise())[name], rtol=1e-4, atol=1e-5)
+    assert asked == [2, 2, 1]
+    in_parts(noise(2))
+    assert asked == [2, 2, 1, 2]
 
 
 def test_an_export_takes_its_own_size_only(exports: dict[str, Path]) -> None:

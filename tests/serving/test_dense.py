@@ -9,7 +9,7 @@ import httpx
 import numpy as np
 import pytest
 from PIL import Image
-from served import encode, read_png, serving
+from served import Running, encode, read_png, serving
 from tiny_dense import DETECT_CHAINED, SEGMENT
 from tiny_runs import run_in
 
@@ -33,8 +33,14 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="module")
-def client(runs: dict[str, Path]) -> Iterator[httpx.Client]:
-    with serving(*map(str, runs.values())) as server, server.client() as client:
+def running(runs: dict[str, Path]) -> Iterator[Running]:
+    with serving(*map(str, runs.values())) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def client(running: Running) -> Iterator[httpx.Client]:
+    with running.client() as client:
         yield client
 
 
@@ -61,6 +67,27 @@ def test_objects(client: httpx.Client) -> None:
     assert {"class", "probability", "box", "mask"} <= first["objects"][0].keys()
     assert read_png(base64.b64decode(first["png"]["overlay"])).ndim == 3
     assert client.post("/v1/models/things/predict", files={"image": encode()}).status_code == 404
+
+
+def test_the_page_lays_masks_and_boxes_over_a_picture(running: Running, tmp_path: Path) -> None:
+    browsing = pytest.importorskip("browsing", reason="playwright is not installed")
+    picture = tmp_path / "cyan.png"
+    picture.write_bytes(encode("cyan", side=64))
+    with browsing.browsing() as browser:
+        page, told = browsing.open_page(browser, running)
+        page.set_input_files("#file", picture)
+        shown = page.locator("#overlay img.shown")
+        for name, verb in (("pixels", "segment"), ("things", "detect"), ("pixels", "segment")):
+            page.select_option("#model", name)
+            browsing.wait_for(page, "#status", f"Answered by {name}")
+            assert page.locator("#classes").is_hidden()
+            assert shown.get_attribute("alt").startswith("your picture with what was found: ")
+            width, height = shown.evaluate("one => one.decode().then(() => [one.naturalWidth, one.naturalHeight])")
+            assert width == height >= 64
+            page.locator("#overlay summary").click()
+            assert f"/v1/models/{name}/{verb}" in page.locator("#overlay pre").first.inner_text()
+        assert told.errors == []
+        page.close()
 
 
 def test_a_broken_image_is_refused_alone(client: httpx.Client) -> None:

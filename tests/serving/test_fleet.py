@@ -9,6 +9,7 @@ from served import build_gallery, encode, save_tiny, serving
 from tiny_runs import run_in
 
 from vitrail.cli import main
+from vitrail.gallery.gallery import Gallery
 from vitrail.inference.exporting import ExportSettings, export_trained
 from vitrail.inference.packs import pack_run
 from vitrail.inference.proof_images import ProofImages
@@ -74,6 +75,43 @@ def test_a_gallery_alone_brings_its_model(tmp_path: Path) -> None:
         assert described["galleries"] == ["colours"]
         found = client.post("/v1/models/colours/search", files={"image": encode("cyan", seed=90)})
         assert found.json()["results"][0]["label"] == "cyan"
+
+
+def test_a_gallery_on_milvus_is_served_as_a_folder_is(tmp_path: Path) -> None:
+    pytest.importorskip("pymilvus", reason="pymilvus is not installed")
+    pytest.importorskip("milvus_lite", reason="milvus-lite is not installed")
+    model = save_tiny(tmp_path / "pets")
+    known = ("red", "orange", "blue")
+    places = {
+        "folder": str(build_gallery(tmp_path / "folder", model, *known)),
+        "shades": build_gallery(f"milvus:{tmp_path}/shades.db", model, *known),
+    }
+    assert [one.name for one in read_entries(list(places.values()))] == list(places)
+    assert read_entries(["milvus:a b.db"])[0] == FleetEntry("a-b", "milvus:a b.db", is_gallery=True)
+    assert read_entries(["milvus:a.db#cats"])[0].name == "cats"
+    assert read_entries(["milvus://host/base/dogs"])[0].name == "dogs"
+    with serving(str(model), *places.values()) as server, server.client() as client:
+        answers = []
+        for name, place in places.items():
+            address = f"/v1/galleries/{name}"
+            before = client.get(address).json()
+            added = client.post(f"{address}/images", files={"image": encode("cyan")}, data={"label": "cyan"})
+            found = client.post(f"{address}/search", files={"image": encode("cyan", seed=3)}).json()["results"][0]
+            hit = found["hits"][0]
+            assert hit["labels"][before["level"]] == "cyan"
+            removed = client.delete(f"{address}/images", params={"id": hit["id"]})
+            missing = client.delete(f"{address}/images", params={"label": "cyan"})
+            assert client.get(address).json() == before
+            Gallery(place).remove("red")  # as another would
+            changed = client.get(address).json()
+            assert "red" not in changed["classes"]
+            statuses = added.status_code, removed.status_code, missing.status_code
+            answers.append((before["classes"], found["label"], hit["cosine"], statuses, changed["images"]))
+        folder, database = answers
+        assert database[:2] == folder[:2]
+        assert database[2] == pytest.approx(folder[2], abs=1e-5)
+        assert database[3:] == folder[3:]
+        assert folder[3] == (201, 200, 404)
 
 
 @pytest.mark.parametrize("engine", ["eager", "onnx"])

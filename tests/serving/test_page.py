@@ -1,27 +1,17 @@
 """The page in a real browser: a picture in, answers, maps and neighbours out, a class added, an error shown."""
 
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from browsing import Told, browsing, open_page, playwright, wait_for
 from PIL import Image
 from served import Running, build_gallery, encode, save_tiny, serving
 from tiny_galleries import save_colour
 
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-CHROMIUM = next(
-    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), ""
-)
-pytestmark = pytest.mark.skipif(not CHROMIUM, reason="there is no chromium")
-ARGUMENTS = (
-    *("--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"),
-    *("--disable-component-update", "--disable-sync", "--disable-dev-shm-usage"),
-)
-playwright.expect.set_options(timeout=30_000)  # a busy machine takes its time
 PHONE = {"width": 390, "height": 844}
 
 
@@ -35,34 +25,8 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=CHROMIUM, args=list(ARGUMENTS))
+    with browsing() as browser:
         yield browser
-        browser.close()
-
-
-class Told:
-    """What a page says on the console and asks of the network."""
-
-    def __init__(self, page: Any) -> None:
-        self.errors: list[str] = []
-        self.places: set[str] = set()
-        page.on("console", lambda said: self.errors.append(said.text) if said.type in ("error", "warning") else None)
-        page.on("pageerror", lambda error: self.errors.append(str(error)))
-        page.on("request", lambda asked: self.places.add(asked.url.partition("/v1/")[0]))
-
-
-def open_page(browser: Any, running: Running, **options: Any) -> tuple[Any, Told]:
-    page = browser.new_page(**options)
-    page.set_default_timeout(30_000)
-    told = Told(page)
-    page.goto(running.address)
-    return page, told
-
-
-def wait_for(page: Any, place: str, text: str) -> None:
-    """Until the text stands there; the policy of the page forbids to wait by code in texts."""
-    playwright.expect(page.locator(place)).to_contain_text(text)
 
 
 def test_a_picture_is_answered_and_explained(browser: Any, running: Running, tmp_path: Path) -> None:
@@ -110,6 +74,49 @@ def test_a_picture_may_come_before_the_models_are_known(browser: Any, running: R
     assert page.locator("#gallery-label").inner_text() == "blue"
     assert told.errors == []
     page.close()
+
+
+def test_what_was_asked_of_another_model_or_with_another_key_is_dropped(
+    browser: Any, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("two")
+    keys = folder / "keys.txt"
+    keys.write_text(f"read {'k' * 24} us\n")
+    keys.chmod(0o600)
+    first, second = (save_tiny(folder / name, seed=seed) for seed, name in enumerate(("first", "second")))
+    with serving(str(first), str(second), keys=keys) as running:
+        page, told = open_page(browser, running)
+        page.set_input_files("#file", save_colour(folder / "blue.png", "blue", seed=73))
+        page.wait_for_selector("#error:visible")
+        assert "key" in page.locator("#error").inner_text()
+        playwright.expect(page.locator("#status")).to_be_empty()
+        held: list[Any] = []
+        page.route("**/v1/models", lambda asked: held.append(asked))
+        page.fill("#key", "wrong" * 5)
+        page.click("#key-form button")
+        page.fill("#key", "k" * 24)
+        page.click("#key-form button")
+        for _ in range(100):
+            if len(held) == 2:
+                break
+            page.wait_for_timeout(100)
+        held[1].continue_()
+        wait_for(page, "#status", "Answered by first")  # the picture that came before the key
+        held[0].continue_()  # the refusal of the wrong key comes last, and changes nothing
+        page.unroute("**/v1/models")
+        waiting: list[Any] = []
+        page.route("**/v1/models/second", lambda asked: waiting.append(asked))
+        page.select_option("#model", "second")
+        page.set_input_files("#file", save_colour(folder / "red.png", "red", seed=74))  # while it is being chosen
+        page.select_option("#model", "first")
+        wait_for(page, "#status", "Answered by first")
+        waiting[0].continue_()
+        page.wait_for_timeout(500)
+        wait_for(page, "#status", "Answered by first")
+        assert page.locator("#model").input_value() == "first"
+        assert page.locator("#error").is_hidden()
+        assert all("401" in error for error in told.errors)  # the browser's own words on such answers
+        page.close()
 
 
 def test_a_class_is_added_and_the_answer_changes(browser: Any, running: Running, tmp_path: Path) -> None:

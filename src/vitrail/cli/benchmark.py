@@ -100,7 +100,8 @@ def _show(source: str, comparison: "Comparison") -> None:
 
     print(source)
     _print_table([COLUMNS, *table_rows(comparison)])
-    print(f"fastest here: {comparison.engine} with {comparison.threads} {_noun('thread', comparison.threads)}")
+    parts = "" if comparison.part is None else f", {comparison.part} images of a batch at a time"
+    print(f"fastest here: {comparison.engine} with {comparison.threads} {_noun('thread', comparison.threads)}{parts}")
 
 
 def _noun(word: str, count: int) -> str:

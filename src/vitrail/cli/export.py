@@ -116,7 +116,11 @@ def _show(exported: "Exported", *, is_json: bool) -> None:
     size = f"any multiple of {given.multiple} px" if given.multiple else f"{given.height} x {given.width} px"
     print(f"{record.model.name} for {record.engine}, {record.precision}, {size}, in {exported.folder}")
     if record.choice is not None:
-        print(f"  the fastest of {len(record.choice['measurements'])} measurements here, with {record.threads} threads")
+        parts = f", {record.part} images of a batch at a time" if record.part else ""
+        print(
+            f"  the fastest of {len(record.choice['measurements'])} measurements here, with {record.threads} "
+            f"threads{parts}"
+        )
     if record.quantised is not None:
         for line in describe_quantised(record.quantised):
             print(f"  {line}")

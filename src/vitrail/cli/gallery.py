@@ -312,6 +312,7 @@ def _open(folder: str, settings: Mapping[str, Any]) -> "Gallery":
 def _find_model(folder: str, settings: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """Where the model of a gallery is, and the pictures it sees."""
     from vitrail.gallery.stores import open_store
+    from vitrail.inference.export_record import is_exported
 
     entry = open_store(folder).read_facts().model
     source = str(settings.get("model", entry.source or ""))
@@ -319,7 +320,8 @@ def _find_model(folder: str, settings: Mapping[str, Any]) -> tuple[str, dict[str
         raise ValueError(f"the gallery {folder} does not say where its model ({entry.name}) is: add model=PLACE")
     size = list(entry.image_size) if isinstance(entry.image_size, tuple) else entry.image_size
     seen = {"image_size": size, "crop_ratio": entry.crop_ratio}
-    trunk = settings.get("trunk", entry.trunk)
+    is_moved = "model" in settings and is_exported(Path(source).expanduser())  # an export holds its trunk
+    trunk = settings.get("trunk", None if is_moved else entry.trunk)
     return source, {**seen, **({} if trunk is None else {"trunk": trunk})}
 
 

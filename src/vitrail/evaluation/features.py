@@ -87,7 +87,11 @@ class Extraction:
 
     def has_model_key(self, key: str) -> bool:
         """Whether embeddings that were kept under this key are of the same model and picture."""
-        return key == self.model_key() or key == _former_digest(self).hexdigest()[:32]
+        view = self.view
+        of_source = self.model.embedding_key(
+            image_size=view.image_size, crop_ratio=view.crop_ratio, interpolation=view.interpolation
+        )
+        return key in (of_source, self.model_key()) or key == _former_digest(self).hexdigest()[:32]
 
 
 def _ignore(count: int) -> None:

@@ -40,6 +40,11 @@ class FolderStore(GalleryStore):
         """One whole state, whose files stay on the disk."""
         return FolderTable(read_state(self.folder))
 
+    def stamp(self) -> object:
+        """When `gallery.json` was put in its place, and which file it is."""
+        status = (self.folder / MANIFEST_FILE).stat()
+        return status.st_mtime_ns, status.st_ino
+
     @contextlib.contextmanager
     def writing(self) -> Iterator[GalleryWriter]:
         """Hold the lock of the folder."""

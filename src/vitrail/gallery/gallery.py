@@ -100,7 +100,7 @@ class Gallery:
             self._contents = Contents(table)
         return self._contents
 
-    def _ask(self, question: Callable[[Contents], Answer]) -> Answer:
+    def ask(self, question: Callable[[Contents], Answer]) -> Answer:
         """What a state of the gallery answers; where another process has replaced it meanwhile, the next one."""
         for _ in range(_ATTEMPTS):
             try:
@@ -149,7 +149,7 @@ class Gallery:
         if coarse is not None and ranking != "oracle":
             raise ValueError(f"a coarse class is for the oracle ranking: leave it out, or rank oracle, not {ranking}")
         queries = self._as_queries(vectors)
-        return self._ask(lambda contents: contents.search(queries, top=top, ranking=ranking, coarse=coarse))
+        return self.ask(lambda contents: contents.search(queries, top=top, ranking=ranking, coarse=coarse))
 
     def classify(
         self, image: AnyImage, *, top: int = 5, coarse: str | None = None, rule: str | None = None
@@ -162,7 +162,7 @@ class Gallery:
     ) -> list[GalleryAnswer]:
         """What the images of embeddings [images, dim] show, as in `classify`."""
         queries = self._as_queries(vectors)
-        return self._ask(lambda contents: contents.classify(queries, top=top, coarse=coarse, rule=rule))
+        return self.ask(lambda contents: contents.classify(queries, top=top, coarse=coarse, rule=rule))
 
     def add(self, label: str, images: Sequence[AnyImage], *, coarse: str | None = None) -> Added:
         """Add images of one class, new or known; answers change at once. An image that is there already is replaced."""
@@ -253,20 +253,20 @@ class Gallery:
     ) -> Mapping[str, object]:
         """How well the gallery answers for labelled images: accuracy, mean average precision, and `unknown`."""
         extraction = self.extraction
-        return self._ask(
+        return self.ask(
             lambda contents: measure_gallery(contents, extraction, data, rule=rule, cache=cache, advance=advance)
         )
 
     def suggest(self, coarse: str | None = None, *, groups: int | None = None, examples: int = 8) -> list[Group]:
         """Groups inside a coarse class (inside the whole gallery, without one) that a person may name."""
-        return self._ask(
+        return self.ask(
             lambda contents: suggest_groups(contents, coarse=coarse, num_groups=groups, num_examples=examples)
         )
 
     def report(self, path: str | os.PathLike[str] | None = None) -> Path:
         """Write a page that shows what is in the gallery, with all pictures in it: `report.html` unless told."""
         page = self.folder / "report.html" if path is None else Path(path).expanduser()
-        return self._ask(lambda contents: write_gallery_page(contents, page, name=self.store.title))
+        return self.ask(lambda contents: write_gallery_page(contents, page, name=self.store.title))
 
     @property
     def extraction(self) -> Extraction:

@@ -156,6 +156,10 @@ class GalleryStore(ABC):
         """The state to answer with: the one that was read, unless the store can't keep it while others write."""
         return table
 
+    def stamp(self) -> object:
+        """What differs once another process has changed the gallery; None where `renewed` sees to that by itself."""
+        return None
+
     @abstractmethod
     def writing(self) -> AbstractContextManager[GalleryWriter]:
         """Wait until no other process writes, then be the one that does."""

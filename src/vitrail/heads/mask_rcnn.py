@@ -184,8 +184,11 @@ class Detector(AroundTrunk):
         return {name: torch.stack([answer[name] for answer in answers]) for name in answers[0]}
 
     def outputs(self, images: Tensor) -> dict[str, Tensor]:
-        """Refused: boxes of as many objects as there are, kept by suppression, are no tensor of one shape."""
-        raise ValueError("a detector can't be exported: what it finds has another number of objects for every image")
+        """Refused: torch.export can't record a suppression of boxes, and a trace holds the number of objects it saw."""
+        raise ValueError(
+            "a detector can't be exported: what it finds has another number of objects for every image, which graphs "
+            "that torch records of torchvision's operators can't hold; ask the run itself"
+        )
 
     def _judge(self, images: Tensor, *, shapes: list[tuple[int, int]], targets: Targets | None) -> list[Any]:
         """Losses by name, or detections, of each of some images of one size."""

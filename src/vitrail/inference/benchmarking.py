@@ -1,4 +1,4 @@
-"""Which engine is the fastest here: all of them in one run, by turns, with one thread and with all cores."""
+"""Which engine is the fastest here: all in one run, by turns, with one thread and all cores, whole and in parts."""
 
 import math
 import multiprocessing
@@ -9,16 +9,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from vitrail.inference.engines import find_engine
+from vitrail.inference.engines import find_engine, open_engine
+from vitrail.inference.engines.contract import Engine
 from vitrail.inference.export_record import ExportRecord
 
 _WARM_UPS = 2
+PARTS: tuple[int | None, ...] = (None, 4)  # images of a batch that are computed at a time: all, or a few
 _FEWEST, _MOST = 5, 200  # calls of each contender that are timed
 _STATUS = Path("/proc/self/status")
 
@@ -30,7 +33,7 @@ class Contender:
     label: str  # the engine; of an exported folder its name
     folder: Path
     record: ExportRecord
-    threads: int
+    threads: int  # of one call
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,7 @@ class Measurement:
     p50_ms: float
     p99_ms: float
     num_calls: int
+    part: int | None = None  # images that were computed at a time; None: all
     peak_mb: float | None = (
         None  # memory of a process of its own above that of the libraries; None: it is not told here
     )
@@ -56,12 +60,14 @@ class Comparison:
     measurements: tuple[Measurement, ...]
     engine: str
     threads: int
+    part: int | None = None
 
     def describe(self) -> dict[str, Any]:
         """All of it, for JSON."""
         return {
             "engine": self.engine,
             "threads": self.threads,
+            "part": self.part,
             "cores": count_cores(),
             "torch": torch.__version__,
             "measurements": [asdict(one) for one in self.measurements],
@@ -89,17 +95,23 @@ def compare_contenders(
 ) -> Comparison:
     """Time all contenders by turns, for about so many `seconds` each and batch; the fastest is the best on average.
 
-    The average over batches is the geometric mean of images a second.
+    Each computes batches whole, and in parts where they are larger. The average over batches is the geometric mean of
+    images a second.
     """
-    engines = {place: _open(one) for place, one in enumerate(contenders)}
+    engines = [_open(one) for one in contenders]
     found: list[Measurement] = []
     for batch in batches:
-        asks = {place: _asking(engine, pixels(contenders[place], batch)) for place, engine in engines.items()}
+        ways = [(place, part) for place in range(len(engines)) for part in PARTS if part is None or part < batch]
+        asks = {
+            number: partial(engines[place].in_parts, pixels(contenders[place], batch), part)
+            for number, (place, part) in enumerate(ways)
+        }
         told(f"{len(asks)} contenders, {batch} images at a time")
-        for place, times in time_by_turns(asks, seconds=seconds).items():
-            found.append(_measure(contenders[place], batch, times))
+        for number, times in time_by_turns(asks, seconds=seconds).items():
+            place, part = ways[number]
+            found.append(_measure(contenders[place], batch, times, part=part))
     if has_memory:
-        del engines
+        del engines, asks
         peaks = {place: measure_memory(one, pixels(one, max(batches))) for place, one in enumerate(contenders)}
         known = {(one.label, one.threads): peaks[place] for place, one in enumerate(contenders)}
         found = [
@@ -108,16 +120,25 @@ def compare_contenders(
             )
             for one in found
         ]
-    engine, threads = choose_fastest(found)
-    return Comparison(tuple(found), engine, threads)
+    return Comparison(tuple(found), *choose_fastest(found))
 
 
-def choose_fastest(measurements: Sequence[Measurement]) -> tuple[str, int]:
-    """Engine and threads with the best geometric mean of images a second over the batches."""
-    speeds: dict[tuple[str, int], list[float]] = {}
-    for one in measurements:
-        speeds.setdefault((one.engine, one.threads), []).append(math.log(one.images_per_second))
-    return max(speeds, key=lambda pair: statistics.fmean(speeds[pair]))
+def choose_fastest(measurements: Sequence[Measurement]) -> tuple[str, int, int | None]:
+    """Engine, threads and part with the best geometric mean of images a second over the batches.
+
+    A batch that is no larger than a part counts as it was measured whole.
+    """
+    speeds = {(one.engine, one.threads, one.part, one.batch): one.images_per_second for one in measurements}
+    batches = {one.batch for one in measurements}
+
+    def mean(way: tuple[str, int, int | None]) -> float:
+        engine, threads, part = way
+        return statistics.fmean(
+            math.log(speeds.get((engine, threads, part, batch)) or speeds[engine, threads, None, batch])
+            for batch in batches
+        )
+
+    return max(dict.fromkeys((one.engine, one.threads, one.part) for one in measurements), key=mean)
 
 
 def time_by_turns(asks: Mapping[int, Callable[[], object]], *, seconds: float) -> dict[int, list[float]]:
@@ -137,7 +158,7 @@ def time_by_turns(asks: Mapping[int, Callable[[], object]], *, seconds: float) -
     return times
 
 
-def _measure(contender: Contender, batch: int, times: Sequence[float]) -> Measurement:
+def _measure(contender: Contender, batch: int, times: Sequence[float], *, part: int | None) -> Measurement:
     median = statistics.median(times)
     ranked = sorted(times)
     return Measurement(
@@ -148,16 +169,12 @@ def _measure(contender: Contender, batch: int, times: Sequence[float]) -> Measur
         p50_ms=1e3 * median,
         p99_ms=1e3 * ranked[min(len(ranked) - 1, math.ceil(0.99 * len(ranked)) - 1)],
         num_calls=len(times),
+        part=part,
     )
 
 
-def _open(contender: Contender) -> Callable[[Tensor], object]:
-    engine = find_engine(contender.record.engine)
-    return engine.open(contender.folder, contender.record, threads=contender.threads)
-
-
-def _asking(engine: Callable[[Tensor], object], pixels: Tensor) -> Callable[[], object]:
-    return lambda: engine(pixels)
+def _open(contender: Contender) -> Engine:
+    return open_engine(contender.folder, contender.record, threads=contender.threads)
 
 
 def measure_memory(contender: Contender, pixels: Tensor) -> float | None:
@@ -196,11 +213,13 @@ def read_peak_mb() -> float:
 def table_rows(comparison: Comparison) -> Iterator[tuple[str, ...]]:
     """The rows of a table for people, the fastest first."""
     for one in sorted(comparison.measurements, key=lambda each: (each.batch, -each.images_per_second)):
-        is_best = (one.engine, one.threads) == (comparison.engine, comparison.threads)
+        part = comparison.part if comparison.part is not None and comparison.part < one.batch else None
+        is_best = (one.engine, one.threads, one.part) == (comparison.engine, comparison.threads, part)
         yield (
             one.engine,
             str(one.threads),
             str(one.batch),
+            "all" if one.part is None else str(one.part),
             f"{one.images_per_second:.1f}",
             f"{one.p50_ms:.1f}",
             f"{one.p99_ms:.1f}",
@@ -209,4 +228,4 @@ def table_rows(comparison: Comparison) -> Iterator[tuple[str, ...]]:
         )
 
 
-COLUMNS = ("engine", "threads", "batch", "images/s", "p50 ms", "p99 ms", "peak MB", "")
+COLUMNS = ("engine", "threads", "batch", "at a time", "images/s", "p50 ms", "p99 ms", "peak MB", "")

@@ -69,7 +69,7 @@ def compare_candidates(
     has_memory: bool = False,
     told: Callable[[str], object] = lambda line: None,
 ) -> Comparison:
-    """The candidates timed by turns, each with one thread and with all cores."""
+    """The candidates timed by turns, each with one thread and with all cores, batches whole and in parts."""
     contenders = [
         Contender(label=name, folder=one.folder, record=one.record, threads=threads)
         for name, one in candidates.items()

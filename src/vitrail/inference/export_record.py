@@ -50,6 +50,7 @@ class ModelSummary(_Frozen):
     patch_size: _Side | None = None
     is_dense: bool = False  # whether logits are about places in an image
     weights_sha256: _Digest  # of all its tensors, as they were before they were folded
+    embedding_key: str | None = None  # of galleries of its embeddings: weights, settings, pictures; None: unknown
 
 
 class ExportRecord(_Frozen):
@@ -67,6 +68,7 @@ class ExportRecord(_Frozen):
     outputs: dict[str, tuple[_Side, ...]]  # the shape of each for one image
     model: ModelSummary
     threads: Annotated[int, Field(ge=1, le=4096)] | None = None  # of one call; None: as the engine thinks best
+    part: _Side | None = None  # images of a batch that are computed at a time; None: all
     is_drifting: bool = False  # whether it was kept although it does not agree with the model (--allow-drift)
     choice: dict[str, Any] | None = None  # the measurements by which --to auto chose
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from vitrail.data.blend import Normalize
-from vitrail.inference.engines import find_engine
+from vitrail.inference.engines import find_engine, open_engine
 from vitrail.inference.engines.contract import Engine
 from vitrail.inference.engines.trust import require_trust
 from vitrail.inference.export_record import ExportRecord, check_files, read_record
@@ -120,6 +120,14 @@ class EngineModel(Model):
             raise ValueError(f"this export of {self.name} gives no embeddings: ask the model that was exported")
         return found["embedding"].unsqueeze(1)
 
+    def embedding_key(self, *, image_size: int | tuple[int, int], crop_ratio: float, interpolation: str) -> str | None:
+        """The key of the model that was exported, where the picture is its own and the export agrees with it."""
+        given = self.record.input
+        own = (given.height, given.width), given.crop_ratio, given.interpolation
+        is_alike = (height_and_width(image_size), crop_ratio, interpolation) == own
+        is_exact = self.record.quantised is None and not self.record.is_drifting
+        return self.record.model.embedding_key if is_alike and is_exact else None
+
     def features(self, images: Tensor, *, levels: Sequence[int] = ()) -> Features:
         self.require_inside()
         raise AssertionError("an export is opaque")
@@ -152,7 +160,7 @@ def load_engine_model(folder: str | os.PathLike[str], *, threads: int | None = N
     """
     place = Path(folder).expanduser()
     record = check_openable(place)
-    return EngineModel(find_engine(record.engine).open(place, record, threads=threads or record.threads), record)
+    return EngineModel(open_engine(place, record, threads=threads), record)
 
 
 def check_openable(folder: Path) -> ExportRecord:

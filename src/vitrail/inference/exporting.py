@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from vitrail import __version__
+from vitrail.evaluation.features import Extraction
 from vitrail.inference.certificate import CERTIFICATE_FILE, TOLERANCES, Certificate, certify
 from vitrail.inference.certificate_page import write_certificate_page
-from vitrail.inference.engines import find_engine
+from vitrail.inference.engines import find_engine, open_engine
 from vitrail.inference.engines.trust import note_own
 from vitrail.inference.export_record import (
     EXPORT_FILE,
@@ -35,9 +37,6 @@ from vitrail.models.contract import Model, Preprocessing
 from vitrail.settings.text import write_yaml
 from vitrail.storage import replacing_files, write_json, write_text
 from vitrail.storage.tensors import as_bytes
-
-AUTO = "auto"
-
 
 AUTO = "auto"
 
@@ -127,6 +126,7 @@ def write_export(
             patch_size=trained.model.patch_size,
             is_dense=trained.model.is_dense,
             weights_sha256=sha256_of_weights(trained.model.state_dict()),
+            embedding_key=_key_of_embeddings(trained) if "embedding" in draft.outputs else None,
         ),
         threads=settings.threads,
     )
@@ -171,6 +171,11 @@ def sha256_of_weights(state: Mapping[str, Tensor]) -> str:
         digest.update(f"\n{name} {value.dtype} {list(value.shape)}\n".encode())
         digest.update(as_bytes(value).numpy().data)
     return digest.hexdigest()
+
+
+def _key_of_embeddings(trained: Trained) -> str:
+    """The key that galleries of the model have, so that they can be asked with its export."""
+    return Extraction(trained.model, trained.view, trained.normalize, device=torch.device("cpu")).model_key()
 
 
 def find_recipe_text(source: str) -> str | None:
@@ -234,7 +239,7 @@ def seal(
     folder: Path, record: ExportRecord, trained: Trained, *, images: ProofImages, allow_drift: bool
 ) -> tuple[ExportRecord, Certificate]:
     """Prove what a folder holds and write its certificate, and its record where that changes."""
-    engine = find_engine(record.engine).open(folder, record, threads=record.threads)
+    engine = open_engine(folder, record)
     tolerance = None if record.quantised is not None else TOLERANCES[record.precision]
     try:
         certificate = certify(trained, EngineModel(engine, record), images, tolerance=tolerance)

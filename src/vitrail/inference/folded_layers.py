@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from vitrail.layers.attention import SelfAttention, TalkingHeadsAttention, join_heads, split_heads
 from vitrail.layers.talking_heads import is_recorded, prefers_whole
-from vitrail.layers.talking_heads_forms import HeadMixing, attend_whole
+from vitrail.layers.talking_heads_forms import HeadMixing, attend_recorded, attend_whole
 from vitrail.models.contract import Features, Model
 
 
@@ -81,9 +81,12 @@ class FoldedTalkingHeads(TalkingHeadsAttention):
         self.register_buffer("scaled_weight", self.before_softmax.weight.detach() * head_dim**-0.5)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        before, after = self.before_softmax, self.after_softmax
+        if is_recorded():
+            mixing = HeadMixing(self.scaled_weight, before.bias, after.weight, after.bias)
+            return join_heads(attend_recorded(query, key=key, value=value, mixing=mixing))
         if (torch.is_grad_enabled() and query.requires_grad) or not prefers_whole(query, key=key):
             return super().attend(query, key, value)
-        before, after = self.before_softmax, self.after_softmax
         mixing = HeadMixing(self.scaled_weight, before.bias, after.weight, after.bias)
         return join_heads(attend_whole(query, key=key, value=value, mixing=mixing))
 
@@ -107,6 +110,8 @@ class FoldedCrossPatch(nn.Module):
         self.register_buffer("shift", shift)
 
     def forward(self, x: Tensor, context: Tensor | None = None) -> Tensor:
+        if is_recorded():  # one product for every engine; expanded, they would copy the matrix for every image
+            return x + self.shift + torch.matmul(self.weight, self.norm(x) * self.scale)
         weight = self.weight.expand(x.shape[0], -1, -1)
         return add_to(x + self.shift, torch.bmm(weight, self.norm(x) * self.scale))
 

@@ -187,7 +187,7 @@ def write_fastest(
         chosen = candidates[comparison.engine]
         for path in chosen.folder.iterdir():
             shutil.move(path, folder / path.name)
-    update = {"threads": comparison.threads, "choice": comparison.describe()}
+    update = {"threads": comparison.threads, "part": comparison.part, "choice": comparison.describe()}
     return chosen.record.model_copy(update=update)
 
 

@@ -63,6 +63,19 @@ def attend_plain(query: Tensor, *, key: Tensor, value: Tensor, mixing: HeadMixin
     return attention @ value
 
 
+def attend_recorded(query: Tensor, *, key: Tensor, value: Tensor, mixing: HeadMixing) -> Tensor:
+    """The form for graphs of models that are no longer trained: nothing passes over the maps but products and softmax.
+
+    `mixing.before_weight` must hold the scale of the scores. The bias before the softmax changes nothing; the one after
+    it is added to the sums of values.
+    """
+    mixing = mixing.to(query.dtype)
+    scores = query @ key.transpose(-2, -1)
+    scores = (mixing.before_weight @ scores.flatten(2)).view(scores.shape)
+    attention = (mixing.after_weight @ scores.softmax(dim=-1).flatten(2)).view(scores.shape)
+    return attention @ value + (value.sum(dim=2) * mixing.after_bias[:, None])[:, :, None]
+
+
 def attend_fused(query: Tensor, *, key: Tensor, value: Tensor, mixing: HeadMixing) -> Tensor:
     """Plain attention with `heads` heads of full width: no map is ever stored, for `heads` times the products.
 

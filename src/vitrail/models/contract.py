@@ -172,6 +172,13 @@ class Model(AnyModel):
         found = {"embedding": summary.flatten(1)}
         return {"logits": self.head(summary), **found} if self.config.num_classes else found
 
+    def embedding_key(self, *, image_size: int | tuple[int, int], crop_ratio: float, interpolation: str) -> str | None:
+        """The key of another model's embeddings that can be compared with this one's, of pictures seen so.
+
+        That is so for an export that agrees with the model that it was made of; None: there is no such model.
+        """
+        return None
+
     def masked_patches(self, images: Tensor, *, masks: Tensor, token: Tensor) -> Tensor:
         """The patches of `features` with a token [stem_dim] in place of those, behind the stem, that are masked.
 

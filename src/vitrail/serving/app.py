@@ -19,7 +19,10 @@ from vitrail.serving.routes_v1 import make_v1
 from vitrail.serving.routes_v2 import make_v2
 from vitrail.serving.service import Service
 
-_PAGE_FILES = {"page.js": "text/javascript", "drawing.js": "text/javascript", "page.css": "text/css"}
+_PAGE_FILES = {
+    **dict.fromkeys(("page.js", "drawing.js", "camera.js"), "text/javascript"),
+    "page.css": "text/css",
+}
 _STYLE = "pages.css"  # that of all pages
 
 

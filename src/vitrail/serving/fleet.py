@@ -8,7 +8,9 @@ from pathlib import Path
 
 import torch
 
-from vitrail.gallery.gallery_manifest import MANIFEST_FILE, ModelEntry, read_manifest
+from vitrail.gallery.gallery_manifest import MANIFEST_FILE, ModelEntry
+from vitrail.gallery.milvus_address import is_milvus, read_address
+from vitrail.gallery.stores import open_store
 from vitrail.inference.packs import load_shared_trunk
 from vitrail.inference.passes import keep_source
 from vitrail.inference.trained import Trained, load_pack, load_trained
@@ -28,7 +30,7 @@ class FleetEntry:
     """A model or gallery to serve."""
 
     name: str
-    source: str  # as `load_trained` takes it, or the folder of a gallery
+    source: str  # as `load_trained` takes it, or the place of a gallery
     trunk: str | None = None  # of a pack
     is_gallery: bool = False
 
@@ -50,7 +52,7 @@ def read_entries(words: Sequence[str]) -> list[FleetEntry]:
         given, place = (match[1], match[2]) if match else (None, first)
         inits = [word for word in others if word.startswith("init=")]
         trunks = [word.partition("=")[2] for word in others if word.startswith("trunk=")]
-        is_gallery = (Path(place).expanduser() / MANIFEST_FILE).is_file()
+        is_gallery = is_milvus(place) or (Path(place).expanduser() / MANIFEST_FILE).is_file()
         if is_gallery and others:
             raise ValueError(f"{others[0]} belongs to a model, and {place} is a gallery: leave it out")
         name = given or _name_after(place)
@@ -109,11 +111,11 @@ class _LoadedOnce:
                 self._loaded[key] = load_trained(source, trunk=trunk)
         return self._loaded[key]
 
-    def load_for_gallery(self, folder: str) -> Trained:
+    def load_for_gallery(self, place: str) -> Trained:
         """The model of a gallery, seeing as it did when the gallery was made."""
-        entry = read_manifest(Path(folder).expanduser()).model
+        entry = open_store(place).read_facts().model
         if not entry.source:
-            raise ValueError(f"the gallery {folder} does not say where its model ({entry.name}) is: build it anew")
+            raise ValueError(f"the gallery {place} does not say where its model ({entry.name}) is: build it anew")
         trained = self.load(entry.source, entry.trunk)
         return (
             trained
@@ -147,9 +149,13 @@ def _group(words: Sequence[str]) -> list[list[str]]:
 
 
 def _name_after(place: str) -> str:
-    """A name for what lies at a place: that of its folder, or of the model."""
-    named = None if os.path.exists(os.path.expanduser(place)) else read_unless_there(place)
-    if named is not None:
+    """A name for what lies at a place: that of its folder, of its collection, or of the model."""
+    is_database = is_milvus(place)
+    named = None if is_database or os.path.exists(os.path.expanduser(place)) else read_unless_there(place)
+    if is_database:
+        address = read_address(place)
+        text = address.file.stem if address.file is not None and "#" not in place else address.name
+    elif named is not None:
         text = str(named).partition(" ")[0]
     else:
         path = Path(os.path.abspath(os.path.expanduser(place)))

@@ -2,10 +2,9 @@
 
 import base64
 import hashlib
-import os
 import threading
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -14,38 +13,45 @@ from torch.nn import functional
 
 from vitrail.evaluation.features import Extraction
 from vitrail.gallery.gallery import Gallery
-from vitrail.gallery.gallery_answers import Contents
-from vitrail.gallery.gallery_manifest import MANIFEST_FILE
+from vitrail.gallery.gallery_answers import Contents, Hit
 from vitrail.serving.refusals import RefusedError
 from vitrail.serving.served_model import ServedModel
 from vitrail.serving.telemetry import LOGGER
 
+Answer = TypeVar("Answer")
+
 
 class ServedGallery:
-    """A gallery with its model. A search sees one whole state; changes take turns, and are on the disk when told."""
+    """A gallery with its model, in a folder or on Milvus.
 
-    def __init__(self, name: str, folder: str, viewer: ServedModel) -> None:
+    A search sees one whole state; changes take turns, and are kept when they are told.
+    """
+
+    def __init__(self, name: str, place: str, viewer: ServedModel) -> None:
         self.name, self.viewer = name, viewer
         trained = viewer.trained
         extraction = Extraction(
             trained.model, trained.view, trained.normalize, device=viewer.device, dtype=viewer.dtype, faster=viewer.fast
         )
-        self._gallery = Gallery(folder, model=extraction)
-        self._stamp = self._read_stamp()
+        self._gallery = Gallery(place, model=extraction)
+        self._stamp = self._gallery.store.stamp()
         self._refreshing, self._changing = threading.Lock(), threading.Lock()
 
     def describe(self) -> dict[str, Any]:
         """What clients are told of it."""
-        contents = self._see()
-        facts = contents.facts
-        return {
-            "name": self.name,
-            "model": self.viewer.name,
-            "images": len(contents),
-            "level": facts.fine,
-            "coarse_level": facts.coarse,
-            "classes": contents.counts(facts.fine),
-        }
+
+        def describe(contents: Contents) -> dict[str, Any]:
+            facts = contents.facts
+            return {
+                "name": self.name,
+                "model": self.viewer.name,
+                "images": len(contents),
+                "level": facts.fine,
+                "coarse_level": facts.coarse,
+                "classes": contents.counts(facts.fine),
+            }
+
+        return self._ask(describe)
 
     def __len__(self) -> int:
         return len(self._gallery)
@@ -54,34 +60,25 @@ class ServedGallery:
         self, vectors: Sequence[Tensor], *, top: int, rank: str | None = None, coarse: str | None = None
     ) -> list[dict[str, Any]]:
         """For each embedding what the gallery takes it for, and the images that rank first."""
-        contents = self._see()
         queries = functional.normalize(torch.stack(list(vectors)).float(), dim=1)
         ranking = rank or ("cosine" if coarse is None else "oracle")
-        if not len(contents):
-            raise RefusedError(409, f"the gallery {self.name!r} is empty: add images first")
-        try:
+
+        def search(contents: Contents) -> list[dict[str, Any]]:
+            if not len(contents):
+                raise RefusedError(409, f"the gallery {self.name!r} is empty: add images first")
             found = contents.search(queries, top=top, ranking=ranking, coarse=coarse)
             answers = contents.classify(queries, top=top, coarse=coarse)
-        except ValueError as error:
-            raise RefusedError(400, str(error)) from None
-        return [
-            {
-                "label": answer.label,
-                "is_unknown": answer.is_unknown,
-                "probabilities": [{"class": name, "probability": round(p, 6)} for name, p in answer.probabilities],
-                "hits": [
-                    {
-                        "id": _identify(hit.path),
-                        "labels": dict(hit.labels),
-                        "cosine": round(hit.cosine, 6),
-                        "score": round(hit.score, 6),
-                        "thumbnail": base64.b64encode(contents.thumbnail(hit.row)).decode("ascii"),
-                    }
-                    for hit in hits
-                ],
-            }
-            for answer, hits in zip(answers, found, strict=True)
-        ]
+            return [
+                {
+                    "label": answer.label,
+                    "is_unknown": answer.is_unknown,
+                    "probabilities": [{"class": name, "probability": round(p, 6)} for name, p in answer.probabilities],
+                    "hits": [_tell(hit, contents) for hit in hits],
+                }
+                for answer, hits in zip(answers, found, strict=True)
+            ]
+
+        return self._ask(search)
 
     def add(self, label: str, images: Sequence[np.ndarray], *, coarse: str | None = None) -> dict[str, Any]:
         """Add pixels [height, width, 3] to a class; when this returns they are on the disk."""
@@ -89,20 +86,22 @@ class ServedGallery:
             try:
                 added = self._gallery.add(label, list(images), coarse=coarse)
             except ValueError as error:
-                raise _blame(error) from None
+                raise _blame(error, name=self.name) from None
             return {"label": label, "added": added.count, "images_of_label": self._gallery.counts()[label]}
 
     def remove(self, label: str) -> dict[str, Any]:
         """Remove a class with all its images."""
         with self._changing:
-            if label not in self._see().counts(self._gallery.manifest.fine):
+            known = self._ask(lambda contents: contents.counts(contents.facts.fine))
+            if label not in known:
                 raise RefusedError(404, f"the gallery {self.name!r} has no class {label!r}")
             return {"removed": self._remove(label)}
 
     def remove_image(self, identity: str) -> dict[str, Any]:
         """Remove one image by the name that a search gave it."""
         with self._changing:
-            path = next((path for path in self._see().paths() if _identify(path) == identity), None)
+            paths = self._ask(lambda contents: contents.paths())
+            path = next((path for path in paths if _identify(path) == identity), None)
             if path is None:
                 raise RefusedError(404, f"the gallery {self.name!r} has no such image")
             return {"removed": self._remove(path)}
@@ -111,25 +110,35 @@ class ServedGallery:
         try:
             return self._gallery.remove(what)
         except ValueError as error:
-            raise _blame(error) from None
+            raise _blame(error, name=self.name) from None
 
-    def _see(self) -> Contents:
-        """The newest state, also of what other processes have changed."""
+    def _ask(self, question: Callable[[Contents], Answer]) -> Answer:
+        """What the newest state answers, also of what other processes have changed."""
         try:
-            if self._read_stamp() != self._stamp:
-                with self._refreshing:
-                    stamp = self._read_stamp()  # before the content: what comes between is seen the next time
-                    if stamp != self._stamp:
-                        self._gallery.refresh()
-                        self._stamp = stamp
+            self._refresh()
+            return self._gallery.ask(question)
         except (OSError, ValueError) as error:
-            LOGGER.error("the gallery %s can't be read: %s", self.name, error)
-            raise RefusedError(503, f"the gallery {self.name!r} can't be read", retry_after=1.0) from None
-        return self._gallery.contents
+            raise _blame(error, name=self.name) from None
 
-    def _read_stamp(self) -> tuple[int, int]:
-        status = os.stat(self._gallery.folder / MANIFEST_FILE)
-        return status.st_mtime_ns, status.st_ino
+    def _refresh(self) -> None:
+        store = self._gallery.store
+        if store.stamp() == self._stamp:
+            return
+        with self._refreshing:
+            stamp = store.stamp()  # before the content: what comes between is seen the next time
+            if stamp != self._stamp:
+                self._gallery.refresh()
+                self._stamp = stamp
+
+
+def _tell(hit: Hit, contents: Contents) -> dict[str, Any]:
+    return {
+        "id": _identify(hit.path),
+        "labels": dict(hit.labels),
+        "cosine": round(hit.cosine, 6),
+        "score": round(hit.score, 6),
+        "thumbnail": base64.b64encode(contents.thumbnail(hit.row)).decode("ascii"),
+    }
 
 
 def _identify(path: str) -> str:
@@ -137,7 +146,10 @@ def _identify(path: str) -> str:
     return hashlib.sha256(path.encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
-def _blame(error: ValueError) -> RefusedError:
-    """A refusal of what a client asked, or a failure of ours that is to be tried again."""
-    is_ours = "can't be written" in str(error) or "damaged" in str(error)
-    return RefusedError(503 if is_ours else 400, str(error), retry_after=1.0 if is_ours else None)
+def _blame(error: OSError | ValueError, *, name: str) -> RefusedError:
+    """A refusal of what a client asked, or a failure of ours, which the log tells and which may be tried again."""
+    texts = ("can't be written", "damaged", "the database of", "changes faster", "no gallery")
+    if isinstance(error, ValueError) and not any(text in str(error) for text in texts):
+        return RefusedError(400, str(error))
+    LOGGER.error("the gallery %s can't be read or changed: %s", name, error)
+    return RefusedError(503, f"the gallery {name!r} can't be read or changed now", retry_after=1.0)

@@ -2,8 +2,10 @@
 
 import difflib
 from importlib import import_module
+from pathlib import Path
 
 from vitrail.inference.engines.contract import Engine
+from vitrail.inference.export_record import ExportRecord
 
 # Name -> where its class is. In the order in which they are tried and shown.
 ENGINES = {
@@ -24,6 +26,13 @@ def find_engine(name: str) -> type[Engine]:
     module, _, attribute = ENGINES[name].partition(":")
     found: type[Engine] = getattr(import_module(module), attribute)
     return found
+
+
+def open_engine(folder: Path, record: ExportRecord, *, threads: int | None = None) -> Engine:
+    """The engine of an exported folder, as its record says; `threads` are those of one call."""
+    engine = find_engine(record.engine).open(folder, record, threads=threads or record.threads)
+    engine.part = record.part
+    return engine
 
 
 def installed_engines() -> list[str]:

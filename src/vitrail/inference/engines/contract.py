@@ -27,6 +27,7 @@ class Engine(ABC):
     extra: ClassVar[str] = ""  # of vitrail that installs them
     has_int8: ClassVar[bool] = False  # whether it has layers in int8, by `rank_layers` and `write_int8`
     may_run_code: ClassVar[bool] = False  # whether opening its files can run code that they hold
+    part: int | None = None  # images of a larger batch that are computed at a time; None: all of them
 
     @classmethod
     def missing(cls) -> str:
@@ -81,9 +82,23 @@ class Engine(ABC):
         """
         raise NotImplementedError
 
-    @abstractmethod
     def __call__(self, images: Tensor) -> dict[str, Tensor]:
         """The answers to a batch, by name."""
+        return self.in_parts(images, self.part)
+
+    def in_parts(self, images: Tensor, part: int | None) -> dict[str, Tensor]:
+        """The answers to a batch that is computed so many images at a time.
+
+        What passes between the layers of a few images stays in the caches of a CPU, which that of many does not.
+        """
+        if part is None or len(images) <= part:
+            return self.compute(images)
+        found = [self.compute(some) for some in images.split(part)]
+        return {name: torch.cat([one[name] for one in found]) for name in found[0]}
+
+    @abstractmethod
+    def compute(self, images: Tensor) -> dict[str, Tensor]:
+        """The answers to a batch, by name, all of it at once."""
 
     @classmethod
     def version(cls) -> str:

@@ -56,6 +56,6 @@ class EagerEngine(Engine):
         return cls.write(draft, folder)
 
     @torch.inference_mode()
-    def __call__(self, images: Tensor) -> dict[str, Tensor]:
+    def compute(self, images: Tensor) -> dict[str, Tensor]:
         with torch_threads(self.threads), torch.autocast("cpu", enabled=False):
             return self.whole.named(images)

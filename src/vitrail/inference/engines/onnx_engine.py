@@ -71,7 +71,7 @@ class OnnxEngine(Engine):
         quantise_onnx(plain / FILE, folder / FILE, pixels, kept=kept)
         return (FILE,)
 
-    def __call__(self, images: Tensor) -> dict[str, Tensor]:
+    def compute(self, images: Tensor) -> dict[str, Tensor]:
         found = self.session.run(self.outputs, {INPUT: images.contiguous().numpy()})
         return {name: torch.from_numpy(value) for name, value in zip(self.outputs, found, strict=True)}
 

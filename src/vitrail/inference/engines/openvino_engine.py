@@ -74,7 +74,7 @@ class OpenVinoEngine(Engine):
         quantise_openvino(plain / FILES[0], folder / FILES[0], pixels, kept=kept)
         return FILES
 
-    def __call__(self, images: Tensor) -> dict[str, Tensor]:
+    def compute(self, images: Tensor) -> dict[str, Tensor]:
         try:
             request = self._free.get_nowait()
         except queue.Empty:

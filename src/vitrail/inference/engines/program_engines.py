@@ -57,7 +57,7 @@ class ProgramEngine(Engine):
         return torch.export.load(path).module()
 
     @torch.inference_mode()
-    def __call__(self, images: Tensor) -> dict[str, Tensor]:
+    def compute(self, images: Tensor) -> dict[str, Tensor]:
         with torch_threads(self.threads), torch.autocast("cpu", enabled=False):
             return dict(zip(self.outputs, self.ask(images), strict=True))
 

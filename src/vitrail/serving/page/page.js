@@ -1,10 +1,12 @@
 // The page: one picture, and what every model and gallery of the server says about it.
 
+import { prepareCamera } from "/static/camera.js";
 import { bars, code, element, failure, percent, thumbnails } from "/static/drawing.js";
 
 const find = (id) => document.getElementById(id);
-const state = { models: [], galleries: [], model: null, ready: false, gallery: null, picture: null, name: "picture.jpg", key: "", turn: 0 };
+const state = { models: [], galleries: [], model: null, ready: false, gallery: null, picture: null, name: "picture.jpg", key: "", turn: 0, choice: 0, choosing: false };
 const TOP = 5;
+const RESULTS = ["classes", "maps", "overlay", "neighbours"];
 
 // Asking.
 
@@ -57,18 +59,42 @@ function complain(message) {
 
 // What is served.
 
+// What was begun before the last choice of a model, or before the last key, is dropped when it comes.
+
 async function begin() {
-  find("error").hidden = true;
-  try {
+  await choosing(async (isLast) => {
     const listed = await (await ask("/v1/models")).json();
+    if (!isLast()) return;
     state.models = listed.models;
     state.galleries = listed.galleries;
+    choose("model", state.models.map((model) => model.name));
+    if (state.models.length) await loadModel(find("model").value, isLast);
+  });
+}
+
+async function chooseModel(name) {
+  await choosing((isLast) => loadModel(name, isLast));
+}
+
+async function choosing(steps) {
+  const choice = ++state.choice;
+  state.turn += 1;
+  Object.assign(state, { ready: false, choosing: true });
+  find("error").hidden = true;
+  try {
+    await steps(() => choice === state.choice);
   } catch (error) {
-    complain(error.message);
-    return;
+    if (choice === state.choice) fail(error);
   }
-  choose("model", state.models.map((model) => model.name));
-  await chooseModel(state.models[0]?.name);
+  if (choice !== state.choice) return;
+  state.choosing = false;
+  if (state.ready && state.picture) await look();
+}
+
+function fail(error) {
+  find("status").textContent = "";
+  complain(error.message);
+  for (const id of RESULTS) find(id).hidden = true;
 }
 
 function choose(id, names, texts = names) {
@@ -79,22 +105,17 @@ function choose(id, names, texts = names) {
   if (around) around.hidden = names.length < (id === "model" || id === "gallery" ? 2 : 1);
 }
 
-async function chooseModel(name) {
-  if (name === undefined) return;
-  state.ready = false;
-  try {
-    state.model = await (await ask(`/v1/models/${encodeURIComponent(name)}`)).json();
-  } catch (error) {
-    complain(error.message);
-    return;
-  }
-  choose("gallery", state.model.galleries);
-  state.gallery = state.model.galleries[0] ?? null;
+async function loadModel(name, isLast) {
+  const model = await (await ask(`/v1/models/${encodeURIComponent(name)}`)).json();
+  if (!isLast()) return;
+  state.model = model;
+  choose("gallery", model.galleries);
+  state.gallery = find("gallery").value || null;
   prepareMaps();
   await listClasses();
-  for (const id of ["classes", "maps", "overlay", "neighbours"]) find(id).hidden = true;
+  if (!isLast()) return;
+  for (const id of RESULTS) find(id).hidden = true;
   state.ready = true;
-  if (state.picture) await look();
 }
 
 // A picture.
@@ -117,7 +138,10 @@ async function look() {
   const turn = ++state.turn;
   find("status").textContent = "Looking ...";
   find("error").hidden = true;
-  if (!state.ready) return; // a picture that came before the models: chooseModel looks at it
+  if (!state.ready) {
+    if (!state.choosing) await begin(); // the server was away, or wanted a key
+    return; // a picture that comes while a model is chosen is looked at by that one
+  }
   const able = (ability) => state.model?.abilities.includes(ability);
   const tasks = [];
   if (able("predict")) tasks.push(showClasses(turn));
@@ -129,10 +153,7 @@ async function look() {
   if (turn !== state.turn) return;
   const wrong = ended.find((one) => one.status === "rejected");
   find("status").textContent = wrong ? "" : `Answered by ${state.model.name}.`;
-  if (wrong) {
-    complain(wrong.reason.message);
-    for (const id of ["classes", "maps", "overlay", "neighbours"]) find(id).hidden = true;
-  }
+  if (wrong) fail(wrong.reason);
 }
 
 function modelPath(verb) {
@@ -228,11 +249,12 @@ async function showMap(turn) {
 
 async function changeMap() {
   arrangeMaps();
-  if (!state.picture) return;
+  if (!state.picture || !state.ready) return;
+  const turn = state.turn;
   try {
-    await showMap(state.turn);
+    await showMap(turn);
   } catch (error) {
-    show("maps", failure(error.message));
+    if (turn === state.turn) show("maps", failure(error.message));
   }
 }
 
@@ -258,7 +280,15 @@ async function showNeighbours(turn) {
 async function listClasses() {
   find("teach").hidden = !state.gallery;
   if (!state.gallery) return;
-  const described = await (await ask(galleryPath())).json();
+  const asked = state.gallery;
+  let described;
+  try {
+    described = await (await ask(galleryPath())).json();
+  } catch (error) {
+    find("taught").replaceChildren(failure(error.message));
+    return;
+  }
+  if (asked !== state.gallery) return;
   const names = Object.entries(described.classes);
   find("known").replaceChildren(...names.map(([name]) => element("option", { value: name })));
   find("classes-of-gallery").querySelector("summary").textContent = `${names.length} classes, ${described.images} pictures in the gallery`;
@@ -292,16 +322,17 @@ async function teach(event) {
     find("taught").replaceChildren(failure("Give the class a name and at least one picture."));
     return;
   }
+  const path = galleryPath("/images");
   const before = find("gallery-label")?.textContent ?? null;
   find("taught").textContent = "Adding ...";
   let added;
   try {
-    added = await (await ask(galleryPath("/images"), { method: "POST", body: form({ label }, pictures) })).json();
+    added = await (await ask(path, { method: "POST", body: form({ label }, pictures) })).json();
   } catch (error) {
     find("taught").replaceChildren(failure(error.message));
     return;
   }
-  const url = `${location.origin}${galleryPath("/images")}`;
+  const url = `${location.origin}${path}`;
   find("teach").querySelector(".code").replaceChildren(code({ url, fields: { label }, files: pictures.map(([, name]) => name), key: Boolean(state.key) }));
   find("teach-form").reset();
   await listClasses();
@@ -309,35 +340,6 @@ async function teach(event) {
   const after = find("gallery-label")?.textContent ?? null;
   const change = state.picture && before !== after ? ` The answer changed from ${before ?? "unknown"} to ${after ?? "unknown"}.` : "";
   find("taught").textContent = `${added.added} added to ${label}, now ${added.images_of_label} in all.${change}`;
-}
-
-// The camera.
-
-let stream = null;
-
-async function openCamera() {
-  try {
-    stream = await navigator.mediaDevices.getUserMedia({ video: { facingMode: "environment" } });
-  } catch {
-    complain("The camera can't be used: allow it in the browser, or choose a file.");
-    return;
-  }
-  find("video").srcObject = stream;
-  find("camera-dialog").showModal();
-}
-
-function closeCamera() {
-  for (const track of stream?.getTracks() ?? []) track.stop();
-  stream = null;
-  if (find("camera-dialog").open) find("camera-dialog").close();
-}
-
-function shoot() {
-  const video = find("video");
-  const canvas = element("canvas", { width: video.videoWidth, height: video.videoHeight });
-  canvas.getContext("2d").drawImage(video, 0, 0);
-  canvas.toBlob((blob) => take(blob, "camera.jpg"), "image/jpeg", 0.92);
-  closeCamera();
 }
 
 // What people do.
@@ -381,11 +383,7 @@ find("key-form").addEventListener("submit", async (event) => {
   } catch { /* a browser that keeps nothing */ }
   await begin();
 });
-if (navigator.mediaDevices?.getUserMedia) find("camera").hidden = false;
-find("camera").addEventListener("click", openCamera);
-find("shoot").addEventListener("click", shoot);
-find("close-camera").addEventListener("click", closeCamera);
-find("camera-dialog").addEventListener("close", closeCamera);
+prepareCamera({ take, complain });
 try {
   state.key = sessionStorage.getItem("key") ?? "";
 } catch { /* a browser that keeps nothing */ }
