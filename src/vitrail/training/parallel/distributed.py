@@ -17,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from vitrail.data.sampler import Ranks
 from vitrail.training.parallel.launch import LOST_OTHERS, stop_with_launcher
 
+_PATIENCE = timedelta(seconds=60)  # of the main process, at the end
 _TIMEOUT = timedelta(minutes=15)  # of a collective: a rank that has died shows by then
 
 
@@ -108,7 +109,19 @@ def joined_world(
         print(f"vitrail: rank {world.rank} lost the others ({reason})", file=sys.stderr)
         raise SystemExit(LOST_OTHERS) from None
     # After an error the others may wait for this process in something else: its end is what tells them.
+    _let_others_leave(world)
     dist.destroy_process_group()
+
+
+def _let_others_leave(world: World) -> None:
+    """The main process goes last: another may still be reading what it sent in the last collective."""
+    store = dist.distributed_c10d._get_default_store()
+    names = [f"vitrail/left/{rank}" for rank in range(1, world.num_ranks)]
+    with contextlib.suppress(RuntimeError):  # all work is done: nothing depends on it
+        if not world.is_main:
+            store.set(names[world.rank - 1], "")
+        elif names:
+            store.wait(names, _PATIENCE)
 
 
 def read_world(environment: Mapping[str, str]) -> World:
