@@ -21,6 +21,7 @@ ARGUMENTS = (
     *("--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"),
     *("--disable-component-update", "--disable-sync", "--disable-dev-shm-usage"),
 )
+playwright.expect.set_options(timeout=30_000)  # a busy machine takes its time
 PHONE = {"width": 390, "height": 844}
 
 
@@ -99,6 +100,8 @@ def test_a_picture_may_come_before_the_models_are_known(browser: Any, running: R
     page.goto(running.address)
     page.set_input_files("#file", save_colour(tmp_path / "blue.png", "blue", seed=72))
     wait_for(page, "#status", "Looking ...")
+    while not held:
+        page.wait_for_timeout(10)
     held[0].continue_()
     wait_for(page, "#status", "Answered by pets")
     assert page.locator("#classes .answers li").count() == 3
