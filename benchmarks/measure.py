@@ -90,3 +90,11 @@ def memory_of(call: Callable[[], object]) -> float:
 def _read_peak(status: Path) -> float:
     line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
     return int(line.split()[1]) * 1024 / 1e9
+
+
+def publish(lines: list[str], out: Path | None) -> None:
+    """Print a table, and write it to a file where one is given."""
+    text = "\n".join(lines)
+    print(text)
+    if out:
+        out.write_text(text + "\n")

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from measure import in_fresh_process, machine
+from measure import in_fresh_process, machine, publish
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
@@ -212,10 +212,7 @@ def main() -> None:
             f"| {num_ranks:,} | {slowest_of(steps, num_ranks):.3f} | {exchange:.4f} | {step:.3f} | {rate:,.0f} | "
             f"{first / step:.0%} |"
         )
-    text = "\n".join(lines)
-    print(text)
-    if arguments.out:
-        arguments.out.write_text(text + "\n")
+    publish(lines, arguments.out)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 import webdataset
 from loader import synthesise
-from measure import machine
+from measure import machine, publish
 
 from vitrail.data.contract import Dataset
 from vitrail.data.datasets import open_source
@@ -124,10 +124,7 @@ def main() -> None:
                 f"| {what} | {speed['folder']:,.0f} | {speed['shards']:,.0f} | {speed['webdataset']:,.0f} | "
                 f"{speed['shards'] / speed['folder']:.2f}x | {speed['shards'] / speed['webdataset']:.2f}x |"
             )
-    text = "\n".join(lines)
-    print(text)
-    if arguments.out:
-        arguments.out.write_text(text + "\n")
+    publish(lines, arguments.out)
 
 
 if __name__ == "__main__":

@@ -125,6 +125,10 @@ def test_shards_of_other_data_are_not_written_over(tmp_path: Path, capsys: pytes
         ([f"data={SPEC}", "out=x", "workers=0"], "workers must be a whole number"),
         ([f"data={SPEC}", "out=x", "splits=[none]"], "has no split 'none'"),
         ([f"data={SPEC}", "out=file:///x"], "can't be read from file://"),
+        (
+            [f"data={SPEC}", "out=https://127.0.0.1:1/x"],
+            "nothing can be written to https://127.0.0.1:1/x: give a folder",
+        ),
     ],
 )
 def test_a_mistake_is_one_line(

@@ -16,7 +16,7 @@ import numpy as np
 from vitrail.data.contract import Dataset
 from vitrail.data.draws import Draws
 from vitrail.data.remote.addresses import check_address, is_address
-from vitrail.data.remote.objects import look_at, read_object, write_object
+from vitrail.data.remote.objects import look_at, read_object, require_writing, write_object
 from vitrail.data.shard_files import WrittenShard, write_shard
 from vitrail.data.sources.remote_patterns import LIST_NAME
 from vitrail.data.sources.shard_index import VERSION, index_text
@@ -176,6 +176,7 @@ class _Target(ABC):
 @contextlib.contextmanager
 def _open_target(out: str) -> Iterator[_Target]:
     if is_address(out):
+        require_writing(check_address(out))
         with tempfile.TemporaryDirectory(prefix="vitrail-shards-") as folder:
             yield _Bucket(check_address(out).rstrip("/"), Path(folder))
         return

@@ -129,7 +129,7 @@ def segment_small() -> Recipe:
     """UperNet on the published DeiT-Ti, small images: to fine-tune on a laptop.
 
     Command: vitrail train segment_small data=camvid:ROOT out=runs/segment_small
-    Cost: about 37 minutes of one core (AVX-512) for 367 images, 16 times each.
+    Cost: about 47 minutes of one core (AVX-512) for 367 images, 16 times each.
     Published: none.
     Ours: mean IoU 65.8 on val and 55.7 on test of CamVid (docs/log.md).
     """

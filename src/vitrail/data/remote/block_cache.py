@@ -35,7 +35,7 @@ class CachedBlock:
 
     @property
     def is_whole(self) -> bool:
-        """Whether every byte is as it was written."""
+        """Whether the block's sum says that every byte is as it was written."""
         data = os.pread(self._descriptor, self.size + len(_ENDING) + 4, 0) if self.size > 0 else b""
         return data[self.size :] == _ENDING + zlib.crc32(memoryview(data)[: self.size]).to_bytes(4, "little")
 
@@ -94,7 +94,7 @@ class BlockCache:
         return found
 
     def has(self, key: str, number: int) -> bool:
-        """Whether a block is on this disk."""
+        """Whether the cache has the block of an object on this disk."""
         return self._path(key, number).exists()
 
     def _path(self, key: str, number: int) -> Path:

@@ -49,6 +49,7 @@ class Store(ABC):
     """One kind of place. Methods raise `PassingFaultError` where it is worth to try again."""
 
     can_list: bool = True
+    can_write: bool = True
 
     @abstractmethod
     def look(self, address: str) -> ObjectMark:
@@ -100,7 +101,7 @@ def look_at(address: str, *, patience: float = OPENING_PATIENCE) -> ObjectMark:
 
 
 def is_there(address: str) -> bool:
-    """Whether there is an object at an address."""
+    """Whether a store has an object at the address."""
     try:
         look_at(address)
     except FileNotFoundError:
@@ -136,6 +137,12 @@ def read_object(address: str, *, most: int, patience: float = OPENING_PATIENCE) 
     if mark.size == 0:
         return b""
     return patiently(address, lambda: store_of(address).read(address, 0, mark.size, mark=mark), patience=patience)
+
+
+def require_writing(address: str) -> None:
+    """Refuse an address that nothing can be written to."""
+    if not store_of(address).can_write:
+        raise ValueError(f"nothing can be written to {address}: give a folder or an address such as s3://bucket/shards")
 
 
 def write_object(address: str, path: Path) -> ObjectMark:

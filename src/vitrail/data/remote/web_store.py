@@ -18,6 +18,7 @@ class WebStore(Store):
     """Files that a web server gives, with or without ranges."""
 
     can_list = False
+    can_write = False
 
     def __init__(self) -> None:
         self._aiohttp = import_extra("aiohttp", "remote")
