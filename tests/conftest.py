@@ -10,6 +10,8 @@ import torch
 # gRPC, which Milvus's client brings, writes to the screen of processes that others of the suite look at.
 os.environ["GRPC_VERBOSITY"] = "NONE"
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "false"
+# So does torch where two processes meet and one is late.
+os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"
 
 # The workers of pytest-xdist share the cores; small tensors gain nothing from more threads.
 torch.set_num_threads(1)
