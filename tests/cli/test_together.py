@@ -44,7 +44,8 @@ def make_images(folder: Path, *, count: int, broken: tuple[int, ...] = ()) -> Pa
 def ask_two(*words: str, code: int = 0) -> str:
     """What `vitrail WORDS` says in two processes, of which the second is silent."""
     first, second = start_ranks(words, num_ranks=2)
-    said = [process.communicate(timeout=120)[0] for process in (first, second)]
+    # Well within the minute that the main process would wait for one that is gone.
+    said = [process.communicate(timeout=50)[0] for process in (first, second)]
     assert [first.returncode, second.returncode] == [code, 0], "".join(said)
     assert said[1] == ""
     return said[0]

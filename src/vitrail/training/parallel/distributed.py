@@ -108,6 +108,10 @@ def joined_world(
         reason = str(error).strip().partition("\n")[0]
         print(f"vitrail: rank {world.rank} lost the others ({reason})", file=sys.stderr)
         raise SystemExit(LOST_OTHERS) from None
+    except SystemExit as end:
+        if not end.code:  # its work is done, and the main process has more
+            _let_others_leave(world)
+        raise
     # After an error the others may wait for this process in something else: its end is what tells them.
     _let_others_leave(world)
     dist.destroy_process_group()
