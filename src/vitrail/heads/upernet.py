@@ -95,7 +95,8 @@ class Fusion(nn.Module):
         first, *coarse = convolution.weight.split(self.channels, dim=1)
         total = functional.conv2d(finest, first, convolution.bias, padding=1)
         for maps, weight in zip(levels[1:], coarse, strict=True):
-            total = total + shifted_products(maps, weight, size=(finest.shape[2], finest.shape[3]))
+            more = shifted_products(maps, weight, size=(finest.shape[2], finest.shape[3]))
+            total = total + more if torch.is_grad_enabled() else total.add_(more)
         for layer in others:
             total = layer(total)
         return total
@@ -119,6 +120,10 @@ def shifted_products(maps: Tensor, weight: Tensor, *, size: tuple[int, int]) -> 
 
     above, centre, below = of_row
     total = upward(centre)
+    if not torch.is_grad_enabled() and not torch.compiler.is_compiling():  # the same sum, in place
+        total[..., 1:, :] += upward(above)[..., :-1, :]
+        total[..., :-1, :] += upward(below)[..., 1:, :]
+        return total
     total = total + functional.pad(upward(above)[..., :-1, :], (0, 0, 1, 0))
     return total + functional.pad(upward(below)[..., 1:, :], (0, 0, 0, 1))
 
