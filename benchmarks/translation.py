@@ -3,7 +3,8 @@
 The same sizes, vocabulary and sentences for all: batches of 3,000 tokens whose lengths are like those of captions. Ours
 computes two micro-batches side by side, the plain one divides every operation among torch's threads. Greedy decoding is
 of 64 sentences to 32 tokens; `torch.nn.Transformer` has no caches, and computes every prefix anew. Last, 64 tokens one
-at a time with caches against the same network that computes every prefix anew. Rounds take turns, and medians count.
+at a time with caches against the same network that computes every prefix anew, also at the paper's width and depth.
+Rounds take turns, and medians count.
 
 python benchmarks/translation.py [--rounds 5] [--threads 2]
 """
@@ -37,6 +38,7 @@ from vitrail.translation.vocabulary import BEGIN
 _STEPS = 3  # a round of training
 _SENTENCES, _LENGTH = 64, 32  # of decoding
 _LONG, _FEW = 64, 8  # tokens and sentences with caches and without
+_PAPER_VOCABULARY = 32_000
 
 
 class Plain(nn.Module):
@@ -211,15 +213,25 @@ def main() -> None:
     for mixing, model in ours.items():
         decoding[names[mixing]] = functools.partial(decode_ours, model.eval(), source)
     show("greedy decoding, one batch", measure(decoding, rounds=arguments.rounds), _SENTENCES * _LENGTH)
-    source = source[:, :_FEW]
-    for mixing, model in ours.items():
-        cached: dict[str, Callable[[], object]] = {
-            "every prefix anew": functools.partial(decode_anew, model, source),
-            "with caches": functools.partial(decode_with_caches, model, source),
-        }
-        seconds = measure(cached, rounds=arguments.rounds)
-        title = f"{names[mixing]}, {_LONG} tokens of {_FEW} sentences"
-        print(f"\n{title}: caches are {seconds['every prefix anew'] / seconds['with caches']:.1f} times as fast")
+    compare_caches(ours, rounds=arguments.rounds)
+    paper = Seq2SeqConfig(vocabulary_size=_PAPER_VOCABULARY)
+    compare_caches({"linear": Seq2Seq(paper).eval()}, rounds=arguments.rounds)
+
+
+def compare_caches(models: dict[str, Seq2Seq], *, rounds: int) -> None:
+    """One token at a time with caches and without, for few sentences and for many."""
+    for model in models.values():
+        for count in (_FEW, _SENTENCES):
+            source = torch.randint(4, model.config.vocabulary_size, (16, count))
+            cached: dict[str, Callable[[], object]] = {
+                "every prefix anew": functools.partial(decode_anew, model, source),
+                "with caches": functools.partial(decode_with_caches, model, source),
+            }
+            seconds = measure(cached, rounds=rounds)
+            settings = model.config
+            title = f"{settings.mixing}, width {settings.dim}, {settings.depth} + {settings.depth} layers"
+            gain = seconds["every prefix anew"] / seconds["with caches"]
+            print(f"{title}, {_LONG} tokens of {count} sentences: caches are {gain:.1f} times as fast")
 
 
 if __name__ == "__main__":

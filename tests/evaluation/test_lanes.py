@@ -9,7 +9,7 @@ import torch
 
 from vitrail.data.blend import Normalize
 from vitrail.data.contract import ImageBatch
-from vitrail.evaluation.lanes import Lanes
+from vitrail.evaluation.lanes import Lanes, keep_threads
 from vitrail.evaluation.predict import predict
 
 
@@ -84,3 +84,23 @@ def test_answers_are_the_same_bits_in_any_number_of_lanes() -> None:
     for one, three in zip(*found, strict=True):
         assert torch.equal(one[0], three[0])
         assert torch.equal(one[1], three[1])
+
+
+def test_a_thread_keeps_its_number_of_threads_whatever_others_set_before_its_first_operation() -> None:
+    before = torch.get_num_threads()
+    begun, may_go, found = threading.Event(), threading.Event(), []
+
+    def compute() -> None:
+        keep_threads(1)
+        begun.set()
+        may_go.wait(30)
+        found.append(torch.get_num_threads())  # as an operation would ask
+
+    thread = threading.Thread(target=compute)
+    thread.start()
+    begun.wait(30)
+    torch.set_num_threads(2)
+    may_go.set()
+    thread.join()
+    torch.set_num_threads(before)
+    assert found == [1]

@@ -27,7 +27,7 @@ class Lanes:
         self._pool: ThreadPoolExecutor | None = None
         if count > 1:
             self._pool = ThreadPoolExecutor(
-                count, thread_name_prefix="lane", initializer=torch.set_num_threads, initargs=(threads,)
+                count, thread_name_prefix="lane", initializer=keep_threads, initargs=(threads,)
             )
 
     def __enter__(self) -> "Lanes":
@@ -81,6 +81,12 @@ class Lanes:
         self._waited += waited
         self._computed += computed
         return result
+
+
+def keep_threads(count: int) -> None:
+    """Let operations of this thread, which has just begun, use so many threads, whatever other threads set later."""
+    torch.get_num_threads()  # else its first operation would take what was last set anywhere
+    torch.set_num_threads(count)
 
 
 def _timed(function: Callable[[Item], Result], item: Item) -> tuple[Result, float, float]:

@@ -7,35 +7,60 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from itertools import pairwise
+from typing import Generic, TypeVar
 
 import torch
 
+from vitrail.evaluation.lanes import Lanes
 from vitrail.serving.limits import ServingLimits
 from vitrail.serving.refusals import RefusedError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+_LEAST = 2  # images of a part
 _FORGET = 0.2  # weight of the newest batch in the mean time of an image
 
 
 class ComputeLane:
-    """The one thread that computes: torch divides its work among the cores, and batches of all models take turns."""
+    """Where all models compute, by turns: torch divides an image among its threads, and a batch is cut into parts.
+
+    Each part is then the work of one thread, which waits for no other before its end (`evaluation/lanes.py`).
+    """
 
     def __init__(self, *, threads: int | None = None) -> None:
         self.threads = threads or torch.get_num_threads()
-        self._pool = ThreadPoolExecutor(
-            1, thread_name_prefix="compute", initializer=torch.set_num_threads, initargs=(self.threads,)
-        )
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="compute")
+        self._lanes = Lanes(self.threads)
         self.turn = asyncio.Lock()
 
-    async def run(self, work: Callable[..., Result], *arguments: Any) -> Result:
-        """What the work gives, computed in the thread; whoever waits for a turn must have it."""
-        return await asyncio.get_running_loop().run_in_executor(self._pool, work, *arguments)
+    async def run(
+        self, work: Callable[[list[Item]], Sequence[Result]], items: list[Item], *, may_part: bool
+    ) -> list[Result]:
+        """What the work gives for all items, in their order; whoever waits for a turn must have it."""
+        is_parted = may_part and self.threads > 1 and len(items) >= _LEAST * self.threads
+        compute = self._compute_parts if is_parted else self._compute_whole
+        return await asyncio.get_running_loop().run_in_executor(self._pool, compute, work, items)
+
+    # Each time, since torch keeps the number of threads of some libraries for the whole process.
+
+    def _compute_whole(self, work: Callable[[list[Item]], Sequence[Result]], items: list[Item]) -> list[Result]:
+        torch.set_num_threads(self.threads)
+        return list(work(items))
+
+    def _compute_parts(self, work: Callable[[list[Item]], Sequence[Result]], items: list[Item]) -> list[Result]:
+        def compute(part: list[Item]) -> Sequence[Result]:
+            torch.set_num_threads(1)
+            return work(part)
+
+        cuts = [len(items) * number // self.threads for number in range(self.threads + 1)]
+        parts = [items[first:last] for first, last in pairwise(cuts)]
+        return [result for found in self._lanes.map(compute, parts) for result in found]
 
     def close(self) -> None:
-        """End the thread."""
+        """End the threads."""
         self._pool.shutdown(wait=False, cancel_futures=True)
+        self._lanes.close()
 
 
 @dataclass(eq=False)
@@ -66,7 +91,8 @@ class Batcher(Generic[Item, Result]):
     """A queue of images in front of one computation of one model.
 
     `compute` gets a list of items and gives as many results, in a thread of its own; a result that is a `RefusedError`
-    is raised to the one who asked. All methods belong to the event loop's thread.
+    is raised to the one who asked; with `may_part` parts of a list may be computed side by side. All methods belong to
+    the event loop's thread.
     """
 
     def __init__(
@@ -76,14 +102,17 @@ class Batcher(Generic[Item, Result]):
         lane: ComputeLane,
         limits: ServingLimits,
         max_batch: int | None = None,
+        may_part: bool = False,
         note: Callable[[int, float], object] = lambda count, seconds: None,
     ) -> None:
-        self._compute, self._lane, self._note = compute, lane, note
+        self._compute, self._lane, self._note, self._may_part = compute, lane, note, may_part
         self._max_batch = limits.max_batch if max_batch is None else max_batch
         self._max_queue, self._wait = limits.max_queue, limits.batch_wait
         self._queue: deque[_Waiting[Item, Result]] = deque()
         self._coming = 0  # images that have a place and are not in the queue yet
         self._computing = 0
+        self._back = 0  # images of the last batch whose clients, now answered, have not asked again
+        self._ended = 0.0  # when it was answered
         self._changed = asyncio.Event()
         self._runner: asyncio.Task[None] | None = None
         self._seconds_each = 0.0  # of an image, lately
@@ -102,6 +131,7 @@ class Batcher(Generic[Item, Result]):
                 retry_after=len(self) * self._seconds_each,
             )
         self._coming += count
+        self._back = max(0, self._back - count)
         reservation = Reservation(self, count)
         try:
             yield reservation
@@ -143,9 +173,17 @@ class Batcher(Generic[Item, Result]):
                 await self._compute_next()
 
     async def _gather(self) -> None:
-        """Wait for more while images are on their way, and not beyond the deadline of the first."""
-        until = self._queue[0].since + self._wait
-        while self._coming and len(self._queue) < self._max_batch and (left := until - time.monotonic()) > 0:
+        """Wait for more while images are on their way or may come back, and not beyond the deadline.
+
+        It counts from when the first could have been computed. Clients that have just been answered ask again at once,
+        or not at all: without a wait for them they and the others would take turns, in batches of half the size.
+        """
+        until = max(self._queue[0].since, self._ended) + self._wait
+        while (
+            (self._coming or self._back)
+            and len(self._queue) < self._max_batch
+            and (left := until - time.monotonic()) > 0
+        ):
             self._changed.clear()
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), left)
@@ -161,12 +199,14 @@ class Batcher(Generic[Item, Result]):
         self._computing = len(batch)
         start = time.monotonic()
         try:
-            results = await self._lane.run(self._compute, [one.item for one in batch])
+            items = [one.item for one in batch]
+            results = await self._lane.run(self._compute, items, may_part=self._may_part)
         except Exception as error:
             results = [error] * len(batch)  # type: ignore[list-item]
         finally:
             self._computing = 0
-        seconds = time.monotonic() - start
+        self._back, self._ended = len(batch), time.monotonic()
+        seconds = self._ended - start
         self._seconds_each += _FORGET * (seconds / len(batch) - self._seconds_each)
         self._note(len(batch), seconds)
         for one, result in zip(batch, results, strict=True):

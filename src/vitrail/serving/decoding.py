@@ -6,12 +6,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-import torch
 from PIL import Image
 from torch import Tensor
 
 from vitrail.data.augment import EvaluationView
 from vitrail.data.decode import BrokenImageError, ImageTooLargeError, OpenedImage, open_image
+from vitrail.evaluation.lanes import keep_threads
 from vitrail.explain.canvas import Rectangle
 from vitrail.explain.drawing import as_picture, find_seen
 from vitrail.serving.refusals import RefusedError
@@ -32,9 +32,7 @@ class Workers:
     """Threads that read bodies, decode images, draw pictures and search galleries."""
 
     def __init__(self, count: int) -> None:
-        self._pool = ThreadPoolExecutor(
-            count, thread_name_prefix="worker", initializer=torch.set_num_threads, initargs=(1,)
-        )
+        self._pool = ThreadPoolExecutor(count, thread_name_prefix="worker", initializer=keep_threads, initargs=(1,))
 
     async def run(self, work: Callable[..., Result], *arguments: Any) -> Result:
         """What the work gives, computed in one of the threads."""

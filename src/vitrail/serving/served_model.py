@@ -119,6 +119,11 @@ class ServedModel:
             raise RefusedError(404, f"the model {self.name!r} can't {ability}; it can: {known}")
 
     @property
+    def may_part(self) -> bool:
+        """Whether parts of a batch may be computed side by side: a CPU's cores do, and no engine divides the work."""
+        return self.device.type == "cpu" and not self.fast.uses_all_cores
+
+    @property
     def answers_by_logits(self) -> bool:
         """Whether its answer comes of one pass over the picture of its own size, so that images share batches."""
         return self.task.answers_by_logits

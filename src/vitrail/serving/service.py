@@ -77,7 +77,14 @@ class Crew:
                 telemetry.batches.labels(*key).observe(count)
                 telemetry.computing.labels(*key).observe(seconds)
 
-            self.batchers[key] = Batcher(compute, lane=self._lane, limits=self._limits, max_batch=max_batch, note=note)
+            self.batchers[key] = Batcher(
+                compute,
+                lane=self._lane,
+                limits=self._limits,
+                max_batch=max_batch,
+                may_part=model.may_part and max_batch is None,
+                note=note,
+            )
         return self.batchers[key]
 
     async def close(self) -> None:
