@@ -3,7 +3,6 @@
 import asyncio
 import threading
 import time
-from collections.abc import Callable
 
 import pytest
 
@@ -17,40 +16,58 @@ async def ask(batcher: "Batcher[int, int]", number: int) -> int:
         return found
 
 
-def compute_with(work: Callable[[list[int]], list[int]], *, threads: int, count: int, may_part: bool) -> list[int]:
-    async def run() -> list[int]:
-        lane = ComputeLane(threads=threads)
-        try:
-            return await lane.run(work, list(range(count)), may_part=may_part)
-        finally:
-            lane.close()
+def sizes_of_parts(*, threads: int, count: int, max_batch: int = 16, may_part: bool = True) -> list[int]:
+    """How many images are computed at a time, of so many that wait."""
+    sizes: list[int] = []
 
-    return asyncio.run(run())
-
-
-@pytest.mark.parametrize("count", [4, 7, 16])
-def test_a_batch_is_cut_into_parts_side_by_side_and_answers_keep_their_order(count: int) -> None:
-    sizes, both = [], threading.Barrier(2, timeout=30)
-
-    def work(part: list[int]) -> list[int]:
-        both.wait()  # no part alone would pass
+    def square(part: list[int]) -> list[int]:
         sizes.append(len(part))
         return [number * number for number in part]
 
-    assert compute_with(work, threads=2, count=count, may_part=True) == [number * number for number in range(count)]
-    assert sorted(sizes) == [count // 2, count - count // 2]
+    async def run() -> None:
+        lane = ComputeLane(threads=threads)
+        batcher: Batcher[int, int] = Batcher(
+            square, lane=lane, limits=ServingLimits(max_batch=max_batch), may_part=may_part
+        )
+        with batcher.reserve(count) as place:
+            assert await place.ask(list(range(count))) == [number * number for number in range(count)]
+        await batcher.close()
+        lane.close()
+
+    asyncio.run(run())
+    return sorted(sizes)
 
 
-@pytest.mark.parametrize(("count", "may_part"), [(3, True), (16, False)])
-def test_few_images_and_engines_that_divide_the_work_get_it_whole(count: int, may_part: bool) -> None:
-    sizes: list[int] = []
+@pytest.mark.parametrize(
+    ("count", "sizes"), [(1, [1]), (3, [3]), (4, [2, 2]), (7, [3, 4]), (16, [8, 8]), (20, [2, 2, 8, 8])]
+)
+def test_a_batch_is_cut_into_parts_and_answers_keep_their_order(count: int, sizes: list[int]) -> None:
+    assert sizes_of_parts(threads=2, count=count) == sizes
+
+
+def test_engines_that_divide_the_work_get_it_whole() -> None:
+    assert sizes_of_parts(threads=2, count=16, may_part=False) == [16]
+
+
+def test_one_by_one_every_thread_has_one() -> None:
+    assert sizes_of_parts(threads=2, count=5, max_batch=1) == [1] * 5
+    assert sizes_of_parts(threads=1, count=3, max_batch=1) == [1] * 3
+
+
+def test_parts_are_computed_side_by_side() -> None:
+    both = threading.Barrier(2, timeout=30)  # no part alone would pass
 
     def work(part: list[int]) -> list[int]:
-        sizes.append(len(part))
+        both.wait()
         return part
 
-    compute_with(work, threads=2, count=count, may_part=may_part)
-    assert sizes == [count]
+    async def run() -> list[int]:
+        lane = ComputeLane(threads=2)
+        found = await lane.run(work, [1, 2, 3], largest_whole=2)
+        lane.close()
+        return found
+
+    assert asyncio.run(run()) == [1, 2, 3]
 
 
 def test_clients_that_ask_again_share_batches_with_those_who_wait() -> None:

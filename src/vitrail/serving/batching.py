@@ -35,11 +35,13 @@ class ComputeLane:
         self.turn = asyncio.Lock()
 
     async def run(
-        self, work: Callable[[list[Item]], Sequence[Result]], items: list[Item], *, may_part: bool
+        self, work: Callable[[list[Item]], Sequence[Result]], items: list[Item], *, largest_whole: int
     ) -> list[Result]:
-        """What the work gives for all items, in their order; whoever waits for a turn must have it."""
-        is_parted = may_part and self.threads > 1 and len(items) >= _LEAST * self.threads
-        compute = self._compute_parts if is_parted else self._compute_whole
+        """What the work gives for all items, in their order; whoever waits for a turn must have it.
+
+        More items than `largest_whole` are cut into parts.
+        """
+        compute = self._compute_whole if len(items) <= largest_whole else self._compute_parts
         return await asyncio.get_running_loop().run_in_executor(self._pool, compute, work, items)
 
     # Each time, since torch keeps the number of threads of some libraries for the whole process.
@@ -105,8 +107,12 @@ class Batcher(Generic[Item, Result]):
         may_part: bool = False,
         note: Callable[[int, float], object] = lambda count, seconds: None,
     ) -> None:
-        self._compute, self._lane, self._note, self._may_part = compute, lane, note, may_part
-        self._max_batch = limits.max_batch if max_batch is None else max_batch
+        self._compute, self._lane, self._note = compute, lane, note
+        self._max_batch = self._largest_whole = limits.max_batch if max_batch is None else max_batch
+        if may_part and lane.threads > 1:
+            # Even one by one, every thread has one. Few images are no faster in parts than divided among threads.
+            self._largest_whole = min(self._max_batch, _LEAST * lane.threads - 1)
+            self._max_batch = max(self._max_batch, lane.threads)
         self._max_queue, self._wait = limits.max_queue, limits.batch_wait
         self._queue: deque[_Waiting[Item, Result]] = deque()
         self._coming = 0  # images that have a place and are not in the queue yet
@@ -200,7 +206,7 @@ class Batcher(Generic[Item, Result]):
         start = time.monotonic()
         try:
             items = [one.item for one in batch]
-            results = await self._lane.run(self._compute, items, may_part=self._may_part)
+            results = await self._lane.run(self._compute, items, largest_whole=self._largest_whole)
         except Exception as error:
             results = [error] * len(batch)  # type: ignore[list-item]
         finally:
