@@ -110,7 +110,7 @@ def test_imports_follow_the_arrows(path: Path) -> None:
 
 
 # What several tasks share, and the table and contract of them all, are no task by name.
-SHARED = {"vitrail.tasks", "vitrail.tasks.contract", "vitrail.tasks.images"}
+SHARED = {"vitrail.tasks", "vitrail.tasks.contract", "vitrail.tasks.results", "vitrail.tasks.images"}
 
 
 @pytest.mark.parametrize("room", ["training", "inference", "serving", "cli"])

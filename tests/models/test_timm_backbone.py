@@ -11,8 +11,9 @@ from torch import nn
 
 import vitrail
 from vitrail.layers.norm import EPSILON
-from vitrail.models.timm_backbone import TimmBackbone, find_grid
+from vitrail.models.timm_backbone import TimmBackbone
 from vitrail.models.timm_config import TimmConfig
+from vitrail.models.timm_making import find_grid
 
 NUM_CLASSES = 7
 

@@ -51,6 +51,7 @@ def test_engines_that_divide_the_work_get_it_whole() -> None:
 
 def test_one_by_one_every_thread_has_one() -> None:
     assert sizes_of_parts(threads=2, count=5, max_batch=1) == [1] * 5
+    assert sizes_of_parts(threads=8, count=5, max_batch=1) == [1] * 5
     assert sizes_of_parts(threads=1, count=3, max_batch=1) == [1] * 3
 
 

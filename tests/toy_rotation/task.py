@@ -20,18 +20,9 @@ from vitrail.data.samples import SampleMaker, read_views
 from vitrail.models.contract import Model
 from vitrail.pages.frame import PageSection
 from vitrail.settings.recipe import Recipe
-from vitrail.tasks.contract import (
-    Evaluator,
-    Initial,
-    Loaders,
-    Losses,
-    Measure,
-    Objective,
-    RunReader,
-    StepContext,
-    Task,
-)
+from vitrail.tasks.contract import Initial, Loaders, Losses, Objective, RunReader, StepContext, Task
 from vitrail.tasks.images.initial_weights import load_initial, make_backbone
+from vitrail.tasks.results import Evaluator, Measure
 
 
 class TurnedBatch(NamedTuple):

@@ -6,7 +6,7 @@ import re
 import pytest
 from rich.console import Console
 
-from vitrail.tasks.contract import Measure
+from vitrail.tasks.results import Measure
 from vitrail.training.runs import progress as progress_module
 from vitrail.training.runs.progress import Progress
 

@@ -10,7 +10,7 @@ from vitrail.cli.together import refuse_several
 from vitrail.inference.passes import KEYS, MODEL_HELP, split_words
 
 if TYPE_CHECKING:
-    from vitrail.tasks.contract import Evaluation
+    from vitrail.tasks.results import Evaluation
 
 SUMMARY = "measure a trained model on data"
 

@@ -17,7 +17,7 @@ from vitrail.storage import CsvWriter
 if TYPE_CHECKING:
     from vitrail.data.quarantine import Problem
     from vitrail.inference.trained import Trained
-    from vitrail.tasks.contract import Answer
+    from vitrail.tasks.results import Answer
 
 SUMMARY = "name the classes or objects of images"
 

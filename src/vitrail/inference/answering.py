@@ -8,7 +8,7 @@ from vitrail.data.quarantine import Problem
 from vitrail.data.sampler import Ranks
 from vitrail.data.turns import own_ranges
 from vitrail.inference.passes import Passes
-from vitrail.tasks.contract import Answer
+from vitrail.tasks.results import Answer
 
 _NoteUnread = Callable[[Problem], object]
 

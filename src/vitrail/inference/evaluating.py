@@ -10,7 +10,8 @@ from vitrail.inference.passes import check_keys, find_recipe, read_whole, seeing
 from vitrail.inference.trained import Trained, load_whatever
 from vitrail.settings.text import read_recipe
 from vitrail.tasks import find_task
-from vitrail.tasks.contract import Evaluation, EvaluationRequest, Initial
+from vitrail.tasks.contract import EvaluationRequest, Initial
+from vitrail.tasks.results import Evaluation
 from vitrail.training.runs.run_folder import find_run
 
 

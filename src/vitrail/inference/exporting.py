@@ -15,6 +15,7 @@ from vitrail import __version__
 from vitrail.evaluation.features import Extraction
 from vitrail.inference.certificate import CERTIFICATE_FILE, TOLERANCES, Certificate, certify
 from vitrail.inference.certificate_page import write_certificate_page
+from vitrail.inference.description import SYNONYMS, TASK_FILE
 from vitrail.inference.engines import find_engine, open_engine
 from vitrail.inference.engines.trust import note_own
 from vitrail.inference.export_record import (
@@ -31,7 +32,7 @@ from vitrail.inference.export_record import (
 from vitrail.inference.exported import EngineModel
 from vitrail.inference.passes import find_recipe
 from vitrail.inference.proof_images import ProofImages
-from vitrail.inference.trained import SYNONYMS, TASK_FILE, Trained
+from vitrail.inference.trained import Trained
 from vitrail.inference.whole_model import LAYOUTS, PRECISIONS, Draft, Layout, WholeModel
 from vitrail.models.contract import Model, Preprocessing
 from vitrail.settings.text import write_yaml

@@ -4,7 +4,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from vitrail.inference.trained import TASK_FILE, load_trained, read_description
+from vitrail.inference.description import TASK_FILE, read_description
+from vitrail.inference.trained import load_trained
 from vitrail.models.contract import Model
 from vitrail.settings.text import read_recipe, stage_of
 from vitrail.tasks.images.initial_weights import locate_weights

@@ -19,6 +19,7 @@ from vitrail.evaluation.probe import Probe, best_linear, choose_methods, run_pro
 from vitrail.evaluation.probe_data import label
 from vitrail.evaluation.probed_model import attach_probe, check_attachable
 from vitrail.evaluation.together import Alone, Together, leave_rest_to_main
+from vitrail.inference.description import TASK_FILE
 from vitrail.inference.passes import (
     Passes,
     check_keys,
@@ -27,7 +28,7 @@ from vitrail.inference.passes import (
     open_data,
     show_progress,
 )
-from vitrail.inference.trained import TASK_FILE, Trained
+from vitrail.inference.trained import Trained
 from vitrail.settings.recipe import Recipe
 from vitrail.tasks.images.labelled_data import LabelledData, find_coarse
 from vitrail.weights import save_model

@@ -22,13 +22,14 @@ from vitrail.inference.choosing import (
     pixels_for,
     write_candidates,
 )
+from vitrail.inference.description import TASK_FILE
 from vitrail.inference.engines import find_engine
 from vitrail.inference.engines.contract import Engine
 from vitrail.inference.export_record import ExportRecord, sha256_of
 from vitrail.inference.exported import EngineModel
 from vitrail.inference.exporting import ExportSettings, make_draft, write_export
 from vitrail.inference.proof_images import ProofImages
-from vitrail.inference.trained import TASK_FILE, Trained
+from vitrail.inference.trained import Trained
 from vitrail.inference.whole_model import Draft
 
 NUM_CALIBRATION = 64  # images that ranges are found with

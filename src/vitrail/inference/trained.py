@@ -18,6 +18,7 @@ from vitrail.data.quarantine import NotingQuarantine, Problem
 from vitrail.data.sampler import Sampler
 from vitrail.data.sources.given import AnyImage, GivenImages
 from vitrail.evaluation.predict import predict
+from vitrail.inference.description import SYNONYMS, TASK_FILE, fetch_description, read_description
 from vitrail.inference.export_record import EXPORT_FILE, is_exported
 from vitrail.inference.exported import KeepBytes, load_engine_model
 from vitrail.models.contract import AnyModel, Model
@@ -26,23 +27,21 @@ from vitrail.settings.own import is_own
 from vitrail.settings.recipe import Recipe
 from vitrail.settings.section import ImageSize
 from vitrail.settings.text import read_recipe, stage_of
-from vitrail.storage import content_of, read_json_object
+from vitrail.storage import content_of
 from vitrail.tasks import TASKS, find_task
-from vitrail.tasks.contract import Answer, Task
+from vitrail.tasks.contract import Task
 from vitrail.tasks.images.initial_weights import locate_weights
+from vitrail.tasks.results import Answer
 from vitrail.tasks.site import Site
 from vitrail.training.loop.ema import MovingAverage
 from vitrail.training.runs.checkpoint import Checkpoints, load_run_state
 from vitrail.training.runs.checkpoint_content import REMEDY
 from vitrail.training.runs.run_folder import RunFolder
-from vitrail.weights.hub import HUB_PREFIX, HubAddress, fetch
+from vitrail.weights.hub import HUB_PREFIX
 from vitrail.weights.pack import PACK_FILE, read_pack, unpack
 from vitrail.weights.save import CONFIG_FILE, load_any_model
 
 _LOGGER = logging.getLogger(__name__)
-TASK_FILE = "task.json"
-SYNONYMS = "synonyms"  # a key of it in an export: indices of classes by other names
-CLASSES_FILE = "classes.json"  # what models had in its place before
 _SHOWN = 80  # letters of a text that came from a file, in messages
 
 
@@ -319,27 +318,6 @@ def _read_coarse(parts: Any) -> Coarse:
     if not all(type(place) is int and 0 <= place < len(names) for place in of):
         raise ValueError("coarse gives classes of that are not in its list")
     return Coarse(str(parts["name"]), names, of)
-
-
-def read_description(folder: Path) -> dict[str, Any] | None:
-    """The content of the task.json in a folder, or of the classes.json of before; None if there is neither."""
-    path = next((folder / name for name in (TASK_FILE, CLASSES_FILE) if (folder / name).is_file()), None)
-    return None if path is None else read_description_file(path)
-
-
-def read_description_file(path: Path) -> dict[str, Any]:
-    """The content of a task.json."""
-    return read_json_object(path, remedy="restore it, or delete it to do without the names of the classes")
-
-
-def fetch_description(address: str) -> dict[str, Any] | None:
-    """The task.json of a model on the hub; None where it has none, or none can be had without a network."""
-    for name in (TASK_FILE, CLASSES_FILE):
-        try:
-            return read_description_file(fetch(HubAddress.parse(address), files=(name,)))
-        except ValueError as error:
-            _LOGGER.info("the classes have no names: %s", error)
-    return None
 
 
 def _as_several(images: AnyImage | Sequence[AnyImage]) -> tuple[list[Any], bool]:

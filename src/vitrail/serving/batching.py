@@ -55,7 +55,8 @@ class ComputeLane:
             torch.set_num_threads(1)
             return work(part)
 
-        cuts = [len(items) * number // self.threads for number in range(self.threads + 1)]
+        num_parts = min(self.threads, len(items))
+        cuts = [len(items) * number // num_parts for number in range(num_parts + 1)]
         parts = [items[first:last] for first, last in pairwise(cuts)]
         return [result for found in self._lanes.map(compute, parts) for result in found]
 

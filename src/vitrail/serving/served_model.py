@@ -27,7 +27,7 @@ from vitrail.inference.trained import Trained
 from vitrail.serving.decoding import ShownPicture
 from vitrail.serving.refusals import RefusedError
 from vitrail.tasks import find_task
-from vitrail.tasks.contract import Answer
+from vitrail.tasks.results import Answer
 
 _MAP_SIDE = 336  # pixels of the longer side of a map alone
 EMBED, EXPLAIN = "embed", "explain"

@@ -22,8 +22,8 @@ from vitrail.models.published import (
     read_unless_there,
 )
 from vitrail.models.resizing import count_patches
-from vitrail.models.timm_backbone import make_backbone
 from vitrail.models.timm_config import TimmConfig, find_timm_facts
+from vitrail.models.timm_making import make_backbone
 from vitrail.settings.model import PRETRAINED
 from vitrail.weights.load import dialect_of, fit_weights, install
 from vitrail.weights.published_files import places_of, places_of_timm

@@ -12,7 +12,7 @@ from vitrail.data.quarantine import Problem
 from vitrail.inference.folding import as_folded
 from vitrail.inference.passes import Passes
 from vitrail.inference.trained import Trained
-from vitrail.tasks.contract import Answer
+from vitrail.tasks.results import Answer
 
 
 @dataclass(frozen=True)

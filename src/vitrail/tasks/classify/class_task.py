@@ -14,10 +14,11 @@ from vitrail.tasks.classify.class_answers import answer_with_classes, name_proba
 from vitrail.tasks.classify.measures import MEASURES
 from vitrail.tasks.classify.report.sections import answer_remarks, answer_sections
 from vitrail.tasks.classify.trained_evaluation import evaluate_classifier
-from vitrail.tasks.contract import Answer, Evaluation, EvaluationRequest, Measure, RunReader
+from vitrail.tasks.contract import EvaluationRequest, RunReader
 from vitrail.tasks.images.image_task import ImageTask
 from vitrail.tasks.images.run_data import open_run_data
 from vitrail.tasks.images.training_batch import training_sections
+from vitrail.tasks.results import Answer, Evaluation, Measure
 
 
 class ClassTask(ImageTask):

@@ -14,8 +14,8 @@ from vitrail.evaluation.classify import ClassificationMeter
 from vitrail.evaluation.predict import predict
 from vitrail.storage import csv_text, write_text
 from vitrail.tasks.classify.predictions import answers, write_predictions
-from vitrail.tasks.contract import Evaluator
 from vitrail.tasks.images.image_task import ImageTask
+from vitrail.tasks.results import Evaluator
 
 PREDICTIONS_FILE = "predictions.npz"
 SCORES_FILE = "classes.csv"

@@ -1,6 +1,6 @@
 """The numbers that say how good a classifier is; the first decides which weights are the best."""
 
-from vitrail.tasks.contract import Measure
+from vitrail.tasks.results import Measure
 
 _ACCURACY = "Accuracy on val, %"
 

@@ -12,16 +12,12 @@ from vitrail.tasks.classify.class_task import ClassTask
 from vitrail.tasks.classify.evaluator import ClassificationEvaluator
 from vitrail.tasks.classify.settings import ClassifyRecipe, ObjectiveSettings
 from vitrail.tasks.classify.supervised import Supervised, balance_weights
-from vitrail.tasks.contract import (
-    Evaluator,
-    Loaders,
-    Objective,
-    StepContext,
-)
+from vitrail.tasks.contract import Loaders, Objective, StepContext
 from vitrail.tasks.images.head_start import count_probed, start_head
 from vitrail.tasks.images.image_task import require_classes
 from vitrail.tasks.images.initial_weights import make_backbone
 from vitrail.tasks.images.labelled_data import LabelledData, check_several_classes, count_labels
+from vitrail.tasks.results import Evaluator
 
 
 class Classify(ClassTask):

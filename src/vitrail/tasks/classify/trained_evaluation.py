@@ -18,8 +18,9 @@ from vitrail.inference.passes import Passes, folded, open_data
 from vitrail.inference.trained import Trained
 from vitrail.settings.recipe import Recipe
 from vitrail.tasks.classify.measures import MEASURES
-from vitrail.tasks.contract import Evaluation, EvaluationRequest
+from vitrail.tasks.contract import EvaluationRequest
 from vitrail.tasks.images.labelled_data import find_coarse
+from vitrail.tasks.results import Evaluation
 
 _SWEPT = (("top-1", "top1"), ("top-5", "top5"), ("coarse", "coarse_top1"))  # names and figures of a sweep
 _NUM_SHOWN = 5  # classes and confusions; --json has them all

@@ -21,12 +21,12 @@ from vitrail.inference.passes import Passes
 from vitrail.inference.trained import Trained
 from vitrail.settings.dense import FitSettings
 from vitrail.storage import write_json, write_text
-from vitrail.tasks.contract import Answer
 from vitrail.tasks.detect.asking import ask
 from vitrail.tasks.detect.coco_measures import decode_mask
 from vitrail.tasks.detect.drawing import draw_objects, write_picture
 from vitrail.tasks.detect.evaluator import SURE
 from vitrail.tasks.detect.found_objects import FoundObject
+from vitrail.tasks.results import Answer
 
 OVERLAYS, LABELS, COCO_FILE, NAMES_FILE = "overlays", "labels", "coco.json", "classes.txt"
 

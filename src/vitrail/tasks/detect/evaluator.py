@@ -13,11 +13,11 @@ from vitrail.data.dense.contract import DetectionSet, ObjectBatch
 from vitrail.data.dense.palette import make_colours
 from vitrail.data.loader import Loader
 from vitrail.storage import write_json
-from vitrail.tasks.contract import Evaluator
 from vitrail.tasks.detect.asking import ImageAnswer, ask
 from vitrail.tasks.detect.coco_measures import CocoScores, ImageTruth, join_truth, measures_in, score
 from vitrail.tasks.detect.drawing import draw_objects, draw_pairs, write_picture
 from vitrail.tasks.detect.found_objects import FoundObject, count_confusions, count_errors, objects_of, read_truth
+from vitrail.tasks.results import Evaluator
 
 if TYPE_CHECKING:
     from vitrail.tasks.detect.task import Detect

@@ -1,6 +1,6 @@
 """The numbers that detection is measured by, and the losses that the report draws."""
 
-from vitrail.tasks.contract import Measure
+from vitrail.tasks.results import Measure
 
 _CHART = "Average precision on val, %"
 _WORDS = {

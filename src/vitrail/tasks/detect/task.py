@@ -19,17 +19,7 @@ from vitrail.inference.passes import Passes
 from vitrail.inference.trained import Trained
 from vitrail.pages.frame import PageSection
 from vitrail.settings.recipe import Recipe
-from vitrail.tasks.contract import (
-    Answer,
-    Evaluation,
-    EvaluationRequest,
-    Evaluator,
-    Loaders,
-    Measure,
-    Objective,
-    RunReader,
-    StepContext,
-)
+from vitrail.tasks.contract import EvaluationRequest, Loaders, Objective, RunReader, StepContext
 from vitrail.tasks.detect.asking import prepare_batch
 from vitrail.tasks.detect.coco_measures import import_evaluator
 from vitrail.tasks.detect.detect_answers import answer_with_objects, draw_found, keep_objects
@@ -42,6 +32,7 @@ from vitrail.tasks.detect.trained_detection import evaluate_detector
 from vitrail.tasks.images.dense_task import DenseTask
 from vitrail.tasks.images.image_task import require_classes
 from vitrail.tasks.images.initial_weights import make_backbone
+from vitrail.tasks.results import Answer, Evaluation, Evaluator, Measure
 
 _MULTIPLE = 32  # of the sides of a batch
 _EXAMPLE_OBJECTS = 4  # in each image of noise

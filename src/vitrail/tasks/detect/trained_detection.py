@@ -13,11 +13,12 @@ from vitrail.heads.mask_rcnn import Detector
 from vitrail.inference.folding import as_folded
 from vitrail.inference.passes import Passes, show_progress
 from vitrail.settings.dense import FitSettings
-from vitrail.tasks.contract import Evaluation, EvaluationRequest
+from vitrail.tasks.contract import EvaluationRequest
 from vitrail.tasks.detect.asking import ask
 from vitrail.tasks.detect.coco_measures import import_evaluator, join_truth, measures_in, score
 from vitrail.tasks.detect.found_objects import read_truth
 from vitrail.tasks.detect.measures import MEASURES
+from vitrail.tasks.results import Evaluation
 
 _BATCH = 4  # whole images at a time
 _KEYS = ("data", "split", "batch_size", "workers", "precision", "device", "trunk")

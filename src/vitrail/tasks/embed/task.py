@@ -11,11 +11,7 @@ from vitrail.models.contract import Model
 from vitrail.settings.recipe import Recipe
 from vitrail.tasks.classify.class_task import ClassTask
 from vitrail.tasks.classify.task import make_supervised
-from vitrail.tasks.contract import (
-    Evaluator,
-    Loaders,
-    Objective,
-)
+from vitrail.tasks.contract import Loaders, Objective
 from vitrail.tasks.embed.evaluator import NeighbourEvaluator, recompute
 from vitrail.tasks.embed.grafit import Grafit
 from vitrail.tasks.embed.memory import Memory, Processes
@@ -24,6 +20,7 @@ from vitrail.tasks.embed.target_network import TargetNetwork
 from vitrail.tasks.images.image_task import require_classes
 from vitrail.tasks.images.initial_weights import make_backbone
 from vitrail.tasks.images.labelled_data import LabelledData, check_several_classes
+from vitrail.tasks.results import Evaluator
 
 
 class Embed(ClassTask):

@@ -13,8 +13,9 @@ from vitrail.data.stored import Subset
 from vitrail.evaluation.lanes import Lanes
 from vitrail.evaluation.predict import autocast
 from vitrail.heads.features import FeatureModel
-from vitrail.tasks.contract import Evaluator, Loaders
+from vitrail.tasks.contract import Loaders
 from vitrail.tasks.features.objective import similarity
+from vitrail.tasks.results import Evaluator
 
 if TYPE_CHECKING:
     from vitrail.tasks.features.task import FeatureTask

@@ -12,12 +12,13 @@ from vitrail.data.samples import Images
 from vitrail.heads.features import FeatureHeadSettings, FeatureModel
 from vitrail.models.contract import Model
 from vitrail.settings.recipe import Recipe
-from vitrail.tasks.contract import Evaluator, Loaders, Measure, StepContext, TaskData
+from vitrail.tasks.contract import Loaders, StepContext, TaskData
 from vitrail.tasks.features.evaluator import SimilarityEvaluator
 from vitrail.tasks.features.feature_cache import FeatureCache, check_room
 from vitrail.tasks.features.objective import FeatureDistillation, whiten
 from vitrail.tasks.features.settings import FeaturesRecipe
 from vitrail.tasks.features.statistics import MOST_IMAGES, find_statistics
+from vitrail.tasks.results import Evaluator, Measure
 from vitrail.tasks.teaching.answer_store import default_folder
 from vitrail.tasks.teaching.feature_teacher import FeatureTeacher, load_feature_teacher
 from vitrail.tasks.teaching.teacher_sources import hash_parts

@@ -11,8 +11,9 @@ from vitrail.data.loader import Loader
 from vitrail.data.patch_masks import MaskedBatch
 from vitrail.evaluation.predict import autocast
 from vitrail.heads.masked import MaskedModel
-from vitrail.tasks.contract import Evaluator, StepContext
+from vitrail.tasks.contract import StepContext
 from vitrail.tasks.masked.objective import count_right
+from vitrail.tasks.results import Evaluator
 from vitrail.tasks.tokenizer.sheets import NUM_PICTURES, write_sheet
 
 if TYPE_CHECKING:

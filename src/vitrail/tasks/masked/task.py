@@ -17,12 +17,13 @@ from vitrail.layers.grid import Grid
 from vitrail.models.contract import Model
 from vitrail.pages.frame import PageSection
 from vitrail.settings.recipe import Recipe
-from vitrail.tasks.contract import Evaluator, Loaders, Measure, RunReader, StepContext
+from vitrail.tasks.contract import Loaders, RunReader, StepContext
 from vitrail.tasks.images.image_task import count_workers
 from vitrail.tasks.masked.evaluator import SHEET, MaskedEvaluator
 from vitrail.tasks.masked.objective import MaskedPrediction, TokenPrediction
 from vitrail.tasks.masked.settings import MaskedRecipe
 from vitrail.tasks.masked.targets import Targets, TokenTargets, open_targets
+from vitrail.tasks.results import Evaluator, Measure
 from vitrail.tasks.tokenizer.code_use import CodeUse, dead_codebook
 from vitrail.tasks.tokenizer.sheets import sheet_section
 from vitrail.tasks.unlabelled.measures import MEASURES

@@ -13,7 +13,7 @@ from vitrail.evaluation.segmentation import COLUMNS, MaskMeter, describe_counts
 from vitrail.evaluation.segmenting import Segmenter, segment
 from vitrail.models.contract import Model
 from vitrail.storage import csv_text, write_json, write_text
-from vitrail.tasks.contract import Evaluator
+from vitrail.tasks.results import Evaluator
 from vitrail.tasks.segment.class_table import apply_table
 from vitrail.tasks.segment.mask_drawing import Compared, write_comparison
 

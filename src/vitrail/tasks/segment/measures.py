@@ -1,6 +1,6 @@
 """The numbers that say how good masks are; the first decides which weights are the best."""
 
-from vitrail.tasks.contract import Measure
+from vitrail.tasks.results import Measure
 
 MEASURES = (
     Measure("mean_iou", "mean IoU", chart="Mean intersection over union on val, %"),

@@ -20,7 +20,7 @@ from vitrail.inference.folding import as_folded
 from vitrail.inference.passes import Passes
 from vitrail.inference.trained import Trained
 from vitrail.storage import write_text, write_whole
-from vitrail.tasks.contract import Answer
+from vitrail.tasks.results import Answer
 from vitrail.tasks.segment.looking_notes import read_looking
 from vitrail.tasks.segment.mask_drawing import draw_mask, draw_overlay
 

@@ -21,20 +21,11 @@ from vitrail.inference.trained import Trained
 from vitrail.models.contract import Model
 from vitrail.pages.frame import PageSection
 from vitrail.settings.recipe import Recipe
-from vitrail.tasks.contract import (
-    Answer,
-    Evaluation,
-    EvaluationRequest,
-    Evaluator,
-    Loaders,
-    Measure,
-    Objective,
-    RunReader,
-    StepContext,
-)
+from vitrail.tasks.contract import EvaluationRequest, Loaders, Objective, RunReader, StepContext
 from vitrail.tasks.images.dense_task import DenseTask
 from vitrail.tasks.images.image_task import require_classes
 from vitrail.tasks.images.initial_weights import make_backbone
+from vitrail.tasks.results import Answer, Evaluation, Evaluator, Measure
 from vitrail.tasks.segment.class_table import apply_table, keep_classes, table_of
 from vitrail.tasks.segment.class_weights import balance_classes, count_pixels
 from vitrail.tasks.segment.evaluator import SegmentEvaluator

@@ -14,7 +14,8 @@ from vitrail.evaluation.segmentation import MaskMeter, find_confusions
 from vitrail.evaluation.segmenting import Looking, Segmenter, segment
 from vitrail.inference.folding import as_folded
 from vitrail.inference.passes import Passes, show_progress
-from vitrail.tasks.contract import Evaluation, EvaluationRequest
+from vitrail.tasks.contract import EvaluationRequest
+from vitrail.tasks.results import Evaluation
 from vitrail.tasks.segment.class_table import apply_table, table_of
 from vitrail.tasks.segment.looking_notes import read_looking
 from vitrail.tasks.segment.measures import MEASURES

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from vitrail.data.contract import ImageBatch
 from vitrail.data.loader import Loader
 from vitrail.models.tokenizer import Tokenizer
-from vitrail.tasks.contract import Evaluator, StepContext
+from vitrail.tasks.contract import StepContext
+from vitrail.tasks.results import Evaluator
 from vitrail.tasks.tokenizer.sheets import NUM_PICTURES, to_pixels, write_sheet
 
 if TYPE_CHECKING:

@@ -18,7 +18,8 @@ from vitrail.models.contract import Model
 from vitrail.models.tokenizer import Tokenizer, TokenizerConfig
 from vitrail.pages.frame import PageSection
 from vitrail.settings.recipe import Recipe
-from vitrail.tasks.contract import Evaluator, Loaders, Measure, Objective, RunReader, StepContext
+from vitrail.tasks.contract import Loaders, Objective, RunReader, StepContext
+from vitrail.tasks.results import Evaluator, Measure
 from vitrail.tasks.tokenizer.code_use import dead_codebook
 from vitrail.tasks.tokenizer.evaluator import SHEET, TokenizerEvaluator
 from vitrail.tasks.tokenizer.objective import Quantisation, TokenizerBatch

@@ -12,7 +12,7 @@ from torch.nn import functional
 from vitrail.evaluation.lanes import Lanes
 from vitrail.evaluation.predict import autocast
 from vitrail.storage import write_json
-from vitrail.tasks.contract import Evaluator
+from vitrail.tasks.results import Evaluator
 from vitrail.translation.network import Seq2Seq
 from vitrail.translation.scores import score, score_sentences
 from vitrail.translation.token_batches import TokenBatch, TokenLoader

@@ -12,18 +12,16 @@ from vitrail.pages.frame import PageSection
 from vitrail.settings.recipe import Recipe
 from vitrail.storage import read_json_object
 from vitrail.tasks.contract import (
-    Evaluation,
     EvaluationRequest,
-    Evaluator,
     Initial,
     Loaders,
-    Measure,
     Objective,
     RunReader,
     StepContext,
     StepSampler,
     Task,
 )
+from vitrail.tasks.results import Evaluation, Evaluator, Measure
 from vitrail.tasks.translate.evaluator import TranslationEvaluator
 from vitrail.tasks.translate.objective import NextToken
 from vitrail.tasks.translate.report_sections import sentence_sections

@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vitrail.evaluation.predict import choose_device
-from vitrail.tasks.contract import Evaluation, EvaluationRequest
+from vitrail.tasks.contract import EvaluationRequest
+from vitrail.tasks.results import Evaluation
 from vitrail.tasks.translate.settings import TextEvaluationSettings, TranslateRecipe
 from vitrail.translation.parallel_text import Pairs, open_train_and_val, read_measured
 from vitrail.translation.scores import compare_systems, score, score_sentences

@@ -20,7 +20,8 @@ from vitrail.evaluation.predict import predict
 from vitrail.evaluation.probe_data import Fitted, Labelled, label, measure
 from vitrail.evaluation.spread import effective_rank, feature_deviation
 from vitrail.models.contract import Model
-from vitrail.tasks.contract import Evaluator, Loaders
+from vitrail.tasks.contract import Loaders
+from vitrail.tasks.results import Evaluator
 from vitrail.tasks.unlabelled.feature_pictures import FeaturePictures
 from vitrail.tasks.unlabelled.unlabelled_data import is_labelled
 

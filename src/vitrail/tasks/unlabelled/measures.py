@@ -1,6 +1,6 @@
 """What runs without labels are measured by."""
 
-from vitrail.tasks.contract import Measure
+from vitrail.tasks.results import Measure
 
 _NEIGHBOURS = "Classes by features, %"
 MEASURES = (

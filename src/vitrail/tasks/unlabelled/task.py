@@ -19,21 +19,10 @@ from vitrail.evaluation.together import Alone
 from vitrail.models.contract import Model
 from vitrail.pages.frame import PageSection
 from vitrail.settings.recipe import Recipe
-from vitrail.tasks.contract import (
-    Answer,
-    B,
-    EvaluationRequest,
-    Evaluator,
-    Initial,
-    Loaders,
-    Measure,
-    Objective,
-    RunReader,
-    StepContext,
-    TaskData,
-)
+from vitrail.tasks.contract import B, EvaluationRequest, Initial, Loaders, Objective, RunReader, StepContext, TaskData
 from vitrail.tasks.images.image_task import VisualTask, count_workers
 from vitrail.tasks.images.initial_weights import make_backbone
+from vitrail.tasks.results import Answer, Evaluator, Measure
 from vitrail.tasks.unlabelled.collapse import CollapseWatch, Sign
 from vitrail.tasks.unlabelled.evaluator import FeatureEvaluator
 from vitrail.tasks.unlabelled.feature_sections import feature_sections

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from vitrail.tasks.contract import Measure
+from vitrail.tasks.results import Measure
 from vitrail.training.loop.surroundings import Surroundings
 from vitrail.training.runs.reference_curves import ReferenceCurve, compare
 

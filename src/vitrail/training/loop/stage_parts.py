@@ -14,7 +14,8 @@ from vitrail.evaluation.lanes import Lanes
 from vitrail.settings.recipe import Recipe
 from vitrail.storage import content_of
 from vitrail.tasks import find_task
-from vitrail.tasks.contract import Initial, Measure, Task, TaskData
+from vitrail.tasks.contract import Initial, Task, TaskData
+from vitrail.tasks.results import Measure
 from vitrail.tasks.site import Site
 from vitrail.training.loop.acceleration import choose_memory_format
 from vitrail.training.loop.ema import MovingAverage

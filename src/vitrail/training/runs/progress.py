@@ -17,7 +17,7 @@ from rich.table import Column
 from rich.text import Text
 
 from vitrail.pages.terminal import can_draw_bars
-from vitrail.tasks.contract import Measure
+from vitrail.tasks.results import Measure
 
 Item = TypeVar("Item")
 _LOGGER = logging.getLogger(__name__)

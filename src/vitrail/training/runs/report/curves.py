@@ -7,7 +7,7 @@ from dataclasses import replace
 from vitrail.pages.charts import Axis, Band, Curve, LineChart, draw_charts, smooth
 from vitrail.pages.frame import PageSection
 from vitrail.pages.words import text
-from vitrail.tasks.contract import Measure
+from vitrail.tasks.results import Measure
 from vitrail.training.runs.report.outcome import Outcome, describe_against, epoch_offsets, epochs_of
 from vitrail.training.runs.report.run_record import Line, RunRecord, number, stage_number
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 
 from vitrail.pages.words import percent
-from vitrail.tasks.contract import Measure
+from vitrail.tasks.results import Measure
 from vitrail.training.runs.report.run_record import Line, RunRecord, number, stage_number
 from vitrail.settings.text import stage_of
 

@@ -15,7 +15,8 @@ from vitrail.settings.text import read_recipe, stage_of
 from vitrail.storage import bare_cell, read_json_lines, read_json_object
 from vitrail.storage.reading import WRONG_CONTENT
 from vitrail.tasks import find_task
-from vitrail.tasks.contract import Measure, Task
+from vitrail.tasks.contract import Task
+from vitrail.tasks.results import Measure
 
 Line = Mapping[str, Any]  # of metrics.jsonl
 _Read = TypeVar("_Read")
