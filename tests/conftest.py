@@ -7,6 +7,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+# On CPUs with instructions for bfloat16 runs would compute in it; what tests compare is compared in float32.
+os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX512_CORE"
 # gRPC, which Milvus's client brings, writes to the screen of processes that others of the suite look at.
 os.environ["GRPC_VERBOSITY"] = "NONE"
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "false"

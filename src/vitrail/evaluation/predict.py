@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from vitrail.data.blend import Normalize
 from vitrail.data.contract import ImageBatch
 from vitrail.evaluation.lanes import Lanes
-from vitrail.layers.talking_heads import has_native_bfloat16
+from vitrail.layers.bfloat16 import has_native_bfloat16
 
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
 

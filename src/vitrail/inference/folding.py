@@ -17,12 +17,12 @@ from vitrail.inference.folded_layers import (
     pure_layer_norm,
 )
 from vitrail.layers.attention import ClassAttention, SelfAttention, TalkingHeadsAttention
+from vitrail.layers.bfloat16 import has_native_bfloat16
 from vitrail.layers.mixing import ConvolutionMix, CrossPatchLinear
 from vitrail.layers.mlp import FeedForward
 from vitrail.layers.norm import Affine, ChannelsLastBatchNorm
 from vitrail.layers.pooling import ClassStage
 from vitrail.layers.residual import Branch, LayerScale, Residual, ScalarBias, ScalarScale
-from vitrail.layers.talking_heads import has_native_bfloat16
 from vitrail.models.contract import Model
 
 FOLDABLE = (SelfAttention, ClassAttention, FeedForward, CrossPatchLinear, ConvolutionMix)

@@ -1,13 +1,13 @@
 """Talking-heads attention (thesis 3.7, after Shazeer et al.) in the fastest exact form for its input."""
 
 from contextlib import AbstractContextManager, nullcontext
-from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from vitrail.layers.bfloat16 import has_native_bfloat16
 from vitrail.layers.kept_memory import KeptMemory, machine_limit
 from vitrail.layers.talking_heads_forms import (
     HeadMixing,
@@ -75,14 +75,6 @@ def working_dtype(query: Tensor) -> torch.dtype:
     if query.device.type != "cpu" or query.dtype not in (torch.bfloat16, torch.float16):
         return query.dtype
     return torch.bfloat16 if query.dtype == torch.bfloat16 and has_native_bfloat16() else torch.float32
-
-
-@cache
-def has_native_bfloat16() -> bool:
-    """Whether this CPU has instructions for bfloat16 products and torch a library that uses them."""
-    probes = ("_is_amx_tile_supported", "_is_avx512_bf16_supported")  # torch has no public ones
-    is_supported = any(getattr(torch.cpu, probe, bool)() for probe in probes)
-    return is_supported and torch.backends.mkldnn.is_available()
 
 
 def prefers_fused(query: Tensor) -> bool:

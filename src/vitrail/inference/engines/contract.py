@@ -11,7 +11,7 @@ from torch import Tensor
 
 from vitrail.inference.export_record import ExportRecord
 from vitrail.inference.whole_model import PRECISIONS, Draft
-from vitrail.layers.talking_heads import has_native_bfloat16
+from vitrail.layers.bfloat16 import has_native_bfloat16
 
 
 class Engine(ABC):

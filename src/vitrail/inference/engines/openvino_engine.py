@@ -13,7 +13,7 @@ from torch import Tensor
 from vitrail.inference.engines.contract import Engine
 from vitrail.inference.export_record import ExportRecord
 from vitrail.inference.whole_model import INPUT, Draft
-from vitrail.layers.talking_heads import has_native_bfloat16
+from vitrail.layers.bfloat16 import has_native_bfloat16
 
 FILES = ("model.xml", "model.bin")
 _METADATA = "vitrail"  # the group of runtime information that holds what the file says of itself
