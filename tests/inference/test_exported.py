@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from warm import WarmProgram
 
 import vitrail
 from vitrail.inference.certificate import CERTIFICATE_FILE, certify
@@ -407,3 +408,24 @@ def test_exporting_asks_nobody_on_the_network() -> None:
 
     import_openvino()
     assert sys.modules.get("openvino_telemetry") is None
+
+
+_SIGNALLED = """
+import faulthandler, gc, os, signal, sys
+import vitrail
+
+faulthandler.disable()
+first, second = (vitrail.load_trained(folder) for folder in sys.argv[1:])
+del first
+gc.collect()
+del second
+gc.collect()
+signal.signal(signal.SIGUSR1, lambda *_: print("a signal"))
+os.kill(os.getpid(), signal.SIGUSR1)
+"""
+
+
+def test_a_process_lives_through_signals_when_exports_of_openvino_have_come_and_gone(exports: dict[str, Path]) -> None:
+    program = WarmProgram(_SIGNALLED, *[str(exports["openvino"])] * 2)
+    said = program.stdout.read()
+    assert (program.wait(), said) == (0, "a signal\n")

@@ -4,6 +4,7 @@ import queue
 import sys
 import warnings
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,17 @@ def import_openvino() -> Any:
     return openvino
 
 
+@cache
+def only_core() -> Any:
+    """OpenVINO's core, one for the life of the process.
+
+    Its plugin for the CPU gives the thread that loads it a stack for signals and takes it back when the core goes. Where
+    several come and go, the stack that is left may be one that is gone, and the next signal ends the process without a
+    word.
+    """
+    return import_openvino().Core()
+
+
 def convert(draft: Draft) -> Any:
     """OpenVINO's model of torch's graph, with our names of what goes in and comes out."""
     openvino = import_openvino()
@@ -125,4 +137,4 @@ def compile_model(model: Any, *, threads: int | None, precision: str = "fp32") -
     }
     if threads is not None:
         settings[properties.inference_num_threads()] = threads
-    return openvino.Core().compile_model(model, "CPU", settings)
+    return only_core().compile_model(model, "CPU", settings)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from vitrail.inference.engines.openvino_engine import compile_model, import_openvino
+from vitrail.inference.engines.openvino_engine import compile_model, import_openvino, only_core
 
 _KINDS = ("MatMul", "Convolution", "GroupConvolution")
 _LEVELS = 255.0
@@ -35,7 +35,7 @@ def rank_layers(path: Path, pixels: Tensor) -> list[str]:
     """The layers with constant weights, those first whose weights lose most when they are rounded to bytes."""
     require_nncf()
     noises: dict[str, float] = {}
-    for node in import_openvino().Core().read_model(str(path)).get_ordered_ops():
+    for node in only_core().read_model(str(path)).get_ordered_ops():
         if node.get_type_name() in _KINDS:
             weight = node.input_value(1).get_node()
             if weight.get_type_name() == "Constant":
@@ -53,7 +53,7 @@ def _noise(values: np.ndarray) -> float:
 def quantise_openvino(path: Path, target: Path, pixels: Tensor, *, kept: Sequence[str]) -> None:
     """Write a quantised copy of a model; what OpenVINO then can't compile is refused in one line."""
     nncf, openvino = require_nncf(), import_openvino()
-    model = openvino.Core().read_model(str(path))
+    model = only_core().read_model(str(path))
     parts = [part.contiguous().numpy() for part in pixels.split(1)]
     try:
         with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):  # bars of progress
