@@ -26,15 +26,8 @@ quickstart: $(STAMP)  ## check the embedded data, train a small PatchConvNet on 
 
 # Tests start many processes: whatever the environment says, each is to find the bytecode of the first.
 test: export PYTHONDONTWRITEBYTECODE =
-# In two parts: a worker that has run both was ended, without a word, by the next process that it started.
-FIRST_TESTS = tests/cli tests/data tests/evaluation tests/explain
 test: $(STAMP)  ## run the tests; options for pytest go into ARGS
-ifdef ARGS
 	$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
-else
-	$(BIN)/python -m pytest -n auto --dist worksteal $(FIRST_TESTS)
-	$(BIN)/python -m pytest -n auto --dist worksteal $(FIRST_TESTS:%=--ignore=%)
-endif
 
 MINUTES ?= 20
 SEED ?= 0
