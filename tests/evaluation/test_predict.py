@@ -1,5 +1,6 @@
 """Answers of a model batch by batch: what the caller's own code runs under, and what it may do with them."""
 
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -8,7 +9,7 @@ from torch import Tensor, nn
 
 from vitrail.data.blend import Normalize
 from vitrail.data.contract import ImageBatch
-from vitrail.evaluation.predict import predict
+from vitrail.evaluation.predict import autocast, predict
 
 
 class Watched(nn.Module):
@@ -62,3 +63,26 @@ def test_the_answers_are_those_of_the_model() -> None:
     with torch.no_grad():
         wanted = [model(Normalize()(batch.images)) for batch in some_batches(2)]
     assert all(torch.equal(one, other) for one, other in zip(found, wanted, strict=True))
+
+
+def test_gradients_in_bfloat16_do_not_depend_on_what_another_thread_does_meanwhile() -> None:
+    weight, images = torch.randn(8, 8, requires_grad=True), torch.randn(64, 8)
+
+    def compute_beside() -> None:
+        with autocast(torch.device("cpu"), torch.bfloat16):
+            nn.functional.linear(images, weight)
+
+    gradients = []
+    for is_disturbed in (False, True):
+        weight.grad = None
+        with autocast(torch.device("cpu"), torch.bfloat16):
+            answer = nn.functional.linear(images, weight)
+            if is_disturbed:
+                other = threading.Thread(target=compute_beside)
+                other.start()
+                other.join()
+            answer = nn.functional.linear(answer, weight)
+        answer.float().square().mean().backward()
+        assert weight.grad is not None
+        gradients.append(weight.grad)
+    assert torch.equal(*gradients)

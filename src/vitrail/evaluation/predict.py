@@ -42,10 +42,15 @@ def choose_precision(name: str, device: torch.device) -> torch.dtype:
 
 
 def autocast(device: torch.device, dtype: torch.dtype) -> contextlib.AbstractContextManager[object]:
-    """Compute products in that type; nothing to do for float32."""
+    """Compute products in that type; nothing to do for float32.
+
+    A CPU computes parts of a batch side by side, and torch has one cache of rounded weights for all threads, which each
+    of them empties when it is done: how often a weight is rounded, and with it the rounding of its gradient, would
+    depend on the clock. So a CPU keeps none.
+    """
     if dtype == torch.float32:
         return contextlib.nullcontext()
-    return torch.autocast(device.type, dtype=dtype)
+    return torch.autocast(device.type, dtype=dtype, cache_enabled=device.type != "cpu")
 
 
 def predict(

@@ -103,9 +103,9 @@ def import_openvino() -> Any:
 def only_core() -> Any:
     """OpenVINO's core, one for the life of the process.
 
-    Its plugin for the CPU gives the thread that loads it a stack for signals and takes it back when the core goes. Where
-    several come and go, the stack that is left may be one that is gone, and the next signal ends the process without a
-    word.
+    Its plugin for the CPU gives the thread that loads it a stack for signals and takes it back when the core goes.
+    Where several come and go, the stack that is left may be one that is gone, and the next signal ends the process
+    without a word.
     """
     return import_openvino().Core()
 
