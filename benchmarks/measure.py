@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from vitrail.layers.talking_heads import has_native_bfloat16
+from vitrail.layers.bfloat16 import has_native_bfloat16
 
 # The time of the process is what others on the machine disturb least; it means something with one thread.
 CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
