@@ -2,8 +2,10 @@
 
 python benchmarks/training_step.py [--rounds 5] [--processes 3] [--dtype fp32] [--threads 1] [--clock cpu]
 
-Each side has the AdamW that its own training uses: timm's factory's, and ours, which is fused. With `--model-only` both
-have the same plain one. With one thread `--clock cpu` measures the time of the process.
+Ours is the step of `vitrail train`: bytes normalised, micro-batches in lanes, one a core, its fused AdamW. timm's is a
+plain step of float images with torch's threads and the AdamW of timm's factory. With `--model-only` both are plain
+steps with the same plain AdamW, and the model is what differs. With one thread `--clock cpu` measures the time of the
+process.
 """
 
 import argparse
@@ -18,8 +20,19 @@ from torch import nn
 from torch.nn import functional
 
 import vitrail
+from vitrail.data.contract import ImageBatch
+from vitrail.data.sampler import Sampler
+from vitrail.evaluation.lanes import Lanes
 from vitrail.settings.learning import OptimizerSettings
+from vitrail.settings.text import change
+from vitrail.tasks.classify.settings import ClassifyRecipe
+from vitrail.tasks.classify.task import Classify
+from vitrail.tasks.site import Site
+from vitrail.training.loop.gradients import StepGradients
+from vitrail.training.loop.micro_batch import choose_micro_batch
 from vitrail.training.loop.optimizer import build_optimizer
+from vitrail.training.loop.planned import ComputePlan, make_trial
+from vitrail.training.parallel.distributed import World
 
 CASES = [
     # ours, timm's, image size, batch
@@ -28,6 +41,7 @@ CASES = [
 ]
 MEMORY_CASE = ("cait_xxs24", "cait_xxs24_384", 384, 4)
 SIDES = ("timm", "vitrail")
+NUM_CLASSES = 1000
 
 
 def make_step(
@@ -35,6 +49,9 @@ def make_step(
 ) -> Callable[[], None]:
     """One optimisation step on random data; bf16 is autocast over float32 weights."""
     ours, peer, image_size, batch = case
+    threads = torch.get_num_threads()
+    if side == "vitrail" and not is_model_only:
+        return make_loop_step(case, threads=threads, dtype=dtype)
     model: nn.Module
     if side == "timm":
         model = timm.create_model(peer, pretrained=False)
@@ -48,11 +65,61 @@ def make_step(
     images, targets = torch.randn(batch, 3, image_size, image_size), torch.randint(0, 1000, (batch,))
 
     def step() -> None:
+        torch.set_num_threads(threads)
         with torch.autocast("cpu", torch.bfloat16, enabled=dtype == "bf16"):
             loss = functional.cross_entropy(model(images), targets)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         optimizer.step()
+
+    return step
+
+
+def make_loop_step(case: tuple[str, str, int, int], *, threads: int, dtype: str) -> Callable[[], None]:
+    """What a run computes in a step, from the bytes that a loader gives."""
+    ours, _, image_size, batch = case
+    recipe = change(
+        ClassifyRecipe(),
+        {
+            "model.name": ours,
+            "data.spec": f"shapes:size=16,count={batch},val=2",
+            "image_size": image_size,
+            "batch_size": batch,
+            "regularisation.drop_path": 0.0,
+        },
+    )
+    assert isinstance(recipe, ClassifyRecipe)
+    task = Classify(recipe, Site(num_lanes=threads, dtype=torch.bfloat16 if dtype == "bf16" else torch.float32))
+    task.open()
+    model = task.make_model({"classes": [str(number) for number in range(NUM_CLASSES)]}).train()
+    task.attach(model)
+    objective = task.make_objective(total_steps=10_000)
+    micro_batch = choose_micro_batch(
+        model, make_trial(task, objective), num_samples=batch, num_lanes=threads, device=task.site.device
+    )
+    plan = ComputePlan.of(micro_batch, num_samples=batch, num_cores=threads)
+    num_parts = -(-batch // micro_batch)
+    gradients = StepGradients(
+        model,
+        task,
+        objective=objective,
+        sampler=Sampler(batch, batch_size=batch, num_micro_batches=num_parts),
+        scaler=torch.amp.GradScaler("cpu", enabled=False),
+        world=World(),
+        lanes=Lanes(plan.num_lanes, threads=plan.threads),
+    )
+    optimizer = recipe.optimizer.build(model, lr=1e-5)
+    whole = task.example(batch)
+    sizes = [len(part) for part in torch.arange(batch).tensor_split(num_parts)]
+    columns = (column.split(sizes) for column in (whole.images, torch.randint(NUM_CLASSES, (batch,)), whole.indices))
+    batches = [ImageBatch(*parts) for parts in zip(*columns, strict=True)]
+
+    def step() -> None:
+        torch.set_num_threads(plan.threads)
+        for _ in gradients.add(batches, step=0, meanwhile=lambda: None):
+            pass
+        optimizer.step()
+        optimizer.zero_grad()
 
     return step
 

@@ -180,8 +180,8 @@ def test_gradients_pass_gradcheck(heads: int, length: int) -> None:
 
 @pytest.mark.parametrize("tiling", TILINGS, ids=str)
 def test_bfloat16_gradients_are_close(tiling: Tiling, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a CPU with bfloat16 products, where the maps are kept in bfloat16."""
-    monkeypatch.setattr(talking_heads, "has_native_bfloat16", lambda: True)
+    """As on a CPU with matrix units for bfloat16, where the maps are kept in bfloat16."""
+    monkeypatch.setattr(talking_heads, "has_bfloat16_tiles", lambda: True)
     monkeypatch.setattr(talking_heads, "plan_tiles", lambda query, *, key: tiling)
     inputs = make_inputs(8, 20, dtype=torch.bfloat16)
     _, actual = with_gradients(apply, inputs)
@@ -275,10 +275,10 @@ def test_an_empty_batch_stays_empty() -> None:
     assert apply(*make_inputs(4, 9, batch=0)).shape == (0, 4, 9, HEAD_DIM)
 
 
-@pytest.mark.parametrize("is_native", [False, True])
+@pytest.mark.parametrize("has_tiles", [False, True])
 @pytest.mark.parametrize("heads", [4, 8])
-def test_autocast_in_training(heads: int, is_native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(talking_heads, "has_native_bfloat16", lambda: is_native)
+def test_autocast_in_training(heads: int, has_tiles: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(talking_heads, "has_bfloat16_tiles", lambda: has_tiles)
     query, key, value, *weights = make_inputs(heads, 20)
     tokens = [each.bfloat16() for each in (query, key, value)]
 
@@ -290,7 +290,7 @@ def test_autocast_in_training(heads: int, is_native: bool, monkeypatch: pytest.M
     expected, expected_gradients = with_gradients(define, [each.double() for each in (*tokens, *weights)])
     assert output.dtype == torch.bfloat16
     assert [each.dtype for each in gradients] == [torch.bfloat16] * 3 + [torch.float32] * 4
-    tolerance = 0.05 if is_native else 0.01
+    tolerance = 0.05 if has_tiles else 0.01
     assert (output - expected).norm() < tolerance * expected.norm()
     for one, other in zip(gradients, expected_gradients, strict=True):
         assert (one - other).norm() <= tolerance * other.norm() + 1e-6
@@ -305,8 +305,10 @@ def test_a_backward_pass_inside_autocast_keeps_its_types() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_emulated_types_are_computed_in_float32(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(talking_heads, "has_native_bfloat16", lambda: False)
+def test_types_without_matrix_units_are_computed_in_float32(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(talking_heads, "has_bfloat16_tiles", lambda: False)
     inputs = make_inputs(4, 20, dtype=dtype)
     assert working_dtype(inputs[0]) == torch.float32
     expected = define(*(each.float() for each in inputs)).to(dtype)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from vitrail.layers.bfloat16 import has_native_bfloat16
+from vitrail.layers.bfloat16 import has_bfloat16_tiles
 from vitrail.layers.kept_memory import KeptMemory, machine_limit
 from vitrail.layers.talking_heads_forms import (
     HeadMixing,
@@ -71,10 +71,10 @@ def talking_heads_attention(
 
 
 def working_dtype(query: Tensor) -> torch.dtype:
-    """The type to compute in: a CPU that only emulates 16-bit products is many times faster, and exact, in fp32."""
+    """The type to compute in: a CPU without matrix units for 16-bit products is faster, and exact, in fp32."""
     if query.device.type != "cpu" or query.dtype not in (torch.bfloat16, torch.float16):
         return query.dtype
-    return torch.bfloat16 if query.dtype == torch.bfloat16 and has_native_bfloat16() else torch.float32
+    return torch.bfloat16 if query.dtype == torch.bfloat16 and has_bfloat16_tiles() else torch.float32
 
 
 def prefers_fused(query: Tensor) -> bool:
