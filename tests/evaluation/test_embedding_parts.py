@@ -103,6 +103,21 @@ def test_a_range_that_no_image_of_can_be_read(tmp_path: Path) -> None:
     assert found.indices.tolist() == [3, 4]
 
 
+def test_nothing_is_embeddings_too_where_it_may_be(model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = data_of(5)
+    monkeypatch.setattr(data, "read", lambda index: b"no image")
+
+    def work(world: Together) -> list[Embeddings]:
+        extraction = extraction_of(model, world)
+        return [embed(extraction, data, cache=cache, may_be_empty=True) for cache in (None, tmp_path, tmp_path)]
+
+    for num_ranks in (1, 2):
+        main, *_ = run_worlds(num_ranks, work)
+        assert [(len(found.vectors), len(found.indices), len(found.unread)) for found in main] == [(0, 0, 5)] * 3
+    with pytest.raises(ValueError, match="none of the 5 images of all of noise could be read"):
+        embed(extraction_of(model), data, cache=tmp_path)
+
+
 def test_joined_files_are_as_if_written_at_once(tmp_path: Path) -> None:
     tensors = {"vectors": torch.randn(7, 3), "indices": torch.arange(7)}
     write_tensors(tensors, tmp_path / "whole", metadata={"unread": "[]"})

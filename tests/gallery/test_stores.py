@@ -156,6 +156,34 @@ def test_labelled_data_is_added_page_by_page_and_goes_on(gallery: Gallery, monke
         gallery.add_data(data)
 
 
+def test_an_image_that_can_not_be_read_does_not_keep_data_from_going_on(
+    gallery: Gallery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = colours("blue", split="more", first_seed=300)
+    pixels, broken = data.read, [1]
+    monkeypatch.setattr(data, "read", lambda index: b"no image" if index in broken else pixels(index))
+    monkeypatch.setattr("vitrail.gallery.gallery.add_data", functools.partial(add_data, page=3))
+
+    def stop(count: int) -> None:
+        come.append(count)
+        if sum(come) >= 5:
+            raise KeyboardInterrupt
+
+    come: list[int] = []
+    with pytest.raises(KeyboardInterrupt):
+        gallery.add_data(data, advance=stop)
+    for num_added in (3, 0):  # of the first page the broken image alone is wanted again
+        count, unread = gallery.add_data(data)
+        assert (count, [problem.path for problem in unread]) == (num_added, [data.locate(1)])
+    assert gallery.counts()["blue"] == 3 + 5
+    broken.clear()
+    assert gallery.add_data(data) == (1, ())
+    broken += range(len(data))
+    data.split = "other"
+    with pytest.raises(ValueError, match="none of the 6 images of colours could be read: colours/other/0 "):
+        gallery.add_data(data)
+
+
 def test_an_image_that_is_added_again_is_there_once(gallery: Gallery, tmp_path: Path) -> None:
     path = save_colour(tmp_path / "new.png", "red", seed=8)
     gallery.add("red", [path, path])

@@ -104,24 +104,30 @@ def embed(
     *,
     cache: str | os.PathLike[str] | None = None,
     key: str | None = None,
+    may_be_empty: bool = False,
     advance: Callable[[int], object] = _ignore,
 ) -> Embeddings:
     """The embeddings of all images of the data, from the folder `cache` where it has those of the same key.
 
-    Images that can't be read are left out and listed. `advance` is told of every batch's number of images. What is
-    computed for a cache is written as it comes: a pass that was killed goes on with what is there, and memory holds
-    some batches only. Several processes compute an equal share each, which they write to the cache or, without one, to
-    a folder that is removed; the main process then has all embeddings, and the others none. A `key` of the caller's own
-    spares reading images that are no files only to know them again.
+    Images that can't be read are left out and listed; where none can be, it is an error unless `may_be_empty`.
+    `advance` is told of every batch's number of images. What is computed for a cache is written as it comes: a pass
+    that was killed goes on with what is there, and memory holds some batches only. Several processes compute an equal
+    share each, which they write to the cache or, without one, to a folder that is removed; the main process then has
+    all embeddings, and the others none. A `key` of the caller's own spares reading images that are no files only to
+    know them again.
     """
+    world = extraction.world
     if cache is not None:
-        return _embed_in(Path(cache).expanduser(), extraction, data, key=key, advance=advance)
-    if extraction.world.num_ranks > 1:
-        with _scratch_folder(extraction.world) as folder:
+        found = _embed_in(Path(cache).expanduser(), extraction, data, key=key, advance=advance)
+    elif world.num_ranks > 1:
+        with _scratch_folder(world) as folder:
             _compute_parts(extraction, data, folder / "features.safetensors", advance=advance)
-            return _open_made(folder / "features.safetensors", data, world=extraction.world)
-    [found] = _compute(extraction, data, [range(len(data))], advance=advance)
-    return _with_some(found, data)
+            found = _open_made(folder / "features.safetensors", world=world)
+    else:
+        [found] = _compute(extraction, data, [range(len(data))], advance=advance)
+    if world.is_main and not may_be_empty and not len(found.indices):
+        raise ValueError(f"none of the {len(data)} images of {data.split} of {data.name} could be read")
+    return found
 
 
 def _embed_in(
@@ -138,17 +144,17 @@ def _embed_in(
                 _compute_parts(extraction, data, path, advance=advance)
     else:
         advance(len(data))
-    return _open_made(path, data, world=world)
+    return _open_made(path, world=world)
 
 
-def _open_made(path: Path, data: Dataset, *, world: Together) -> Embeddings:
+def _open_made(path: Path, *, world: Together) -> Embeddings:
     """All embeddings in the main process; none in the others, whose memory they would fill for nothing."""
     if not world.is_main:
         return Embeddings(torch.zeros(0, 0), torch.zeros(0, dtype=torch.int64))
     found = read_embeddings(path)
     if found is None:
         raise ValueError(f"{path} was removed, or damaged, as soon as it was written: choose another cache")
-    return _with_some(found, data)
+    return found
 
 
 def _look_up(folder: Path, extraction: Extraction, data: Dataset, *, key: str | None) -> tuple[str, str | None]:
@@ -231,13 +237,6 @@ def _compute(
             advance(len(batch_vectors))
         yield Embeddings(torch.cat(vectors[1:] or vectors), torch.cat(indices), tuple(unread))
         unread.clear()
-
-
-def _with_some(embeddings: Embeddings, data: Dataset) -> Embeddings:
-    """The embeddings, unless there are none."""
-    if not len(embeddings.indices):
-        raise ValueError(f"none of the {len(data)} images of {data.split} of {data.name} could be read")
-    return embeddings
 
 
 def _former_digest(extraction: Extraction, *more: object) -> "hashlib._Hash":

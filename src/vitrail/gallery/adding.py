@@ -32,8 +32,9 @@ def add_data(
     """Add all images of the data that are not in the gallery yet; how many came, and what could not be read.
 
     Images are told by their paths, so that the same call goes on where one was ended. Labels are matched by the names
-    of their levels and classes, and classes that are new come too. `check` refuses a gallery of another model. Where
-    processes share the work, this is the main one's, and the others call `help_adding`.
+    of their levels and classes, and classes that are new come too. An image that can't be read is tried again by the
+    next call; where none can be, it is an error. `check` refuses a gallery of another model. Where processes share the
+    work, this is the main one's, and the others call `help_adding`.
     """
     facts = store.read_facts()
     levels = [name for name in facts.levels if name in data.levels and not data.levels[name].is_multiple]
@@ -58,7 +59,7 @@ def add_data(
         if not wanted:
             continue
         part = Subset(data, np.array(wanted))
-        vectors, places, problems = embed_unit(extraction, part, advance=advance)
+        vectors, places, problems = embed_unit(extraction, part, may_be_empty=True, advance=advance)
         unread += problems
         if not len(places):
             continue
@@ -71,6 +72,10 @@ def add_data(
                 without=writer.table.find_paths(set(own)), more=Rows(vectors, labels, own, pictures), levels=known
             )
         count += len(own)
+    if len(unread) == len(data) > 0:
+        raise ValueError(
+            f"none of the {len(data)} images of {data.name} could be read: {unread[0].path} {unread[0].detail}"
+        )
     return count, tuple(unread)
 
 
@@ -79,7 +84,7 @@ def help_adding(extraction: Extraction, data: Dataset, *, page: int = PAGE) -> N
     for _ in range(0, len(data), page):
         wanted = extraction.world.share(None)
         if wanted:
-            embed_unit(extraction, Subset(data, np.array(wanted)))
+            embed_unit(extraction, Subset(data, np.array(wanted)), may_be_empty=True)
 
 
 def _match_labels(facts: GalleryFacts, data: Dataset, places: Tensor) -> tuple[Tensor, dict[str, tuple[str, ...]]]:

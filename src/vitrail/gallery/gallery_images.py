@@ -91,12 +91,20 @@ def find_readable(images: Sequence[AnyImage]) -> tuple[GivenImages, tuple[Proble
 
 
 def embed_unit(
-    extraction: Extraction, data: Dataset, *, cache: str | None = None, advance: Callable[[int], object] | None = None
+    extraction: Extraction,
+    data: Dataset,
+    *,
+    cache: str | None = None,
+    may_be_empty: bool = False,
+    advance: Callable[[int], object] | None = None,
 ) -> tuple[Tensor, Tensor, tuple[Problem, ...]]:
-    """Embeddings of length 1, the places in the data they belong to, and what could not be read."""
+    """Embeddings of length 1, the places in the data they belong to, and what could not be read.
+
+    Data of which no image can be read is an error unless `may_be_empty`.
+    """
     if len(data) < _FEW:
         extraction = dataclasses.replace(extraction, workers=0)  # starting them would take longer than the work
-    found = embed(extraction, data, cache=cache, advance=advance or (lambda count: None))
+    found = embed(extraction, data, cache=cache, may_be_empty=may_be_empty, advance=advance or (lambda count: None))
     if not bool(found.vectors.isfinite().all()):
         raise ValueError(f"embeddings of {data.name} are not finite: try precision=fp32")
     return functional.normalize(found.vectors, dim=1), found.indices, found.unread
