@@ -15,6 +15,7 @@ from pathlib import Path
 from vitrail.gallery.gallery_damage import damage
 from vitrail.gallery.gallery_manifest import MANIFEST_FILE, Manifest, read_manifest, write_manifest
 from vitrail.gallery.part_files import StoredPart, read_part
+from vitrail.gallery.store_failures import StoreFailedError
 from vitrail.storage import locked, sync
 
 LOCK_FILE = ".lock"
@@ -54,8 +55,10 @@ def read_state(folder: Path) -> State:
                 raise damage(folder, Path(error.filename).name, " is missing") from None
         except OSError as error:
             name = Path(error.filename).name
-            raise ValueError(f"the gallery {folder} can't be read: {name}: {error.strerror}") from None
-    raise ValueError(f"the gallery {folder} changes faster than it can be read: try again when fewer processes write")
+            raise StoreFailedError(f"the gallery {folder} can't be read: {name}: {error.strerror}") from None
+    raise StoreFailedError(
+        f"the gallery {folder} changes faster than it can be read: try again when fewer processes write"
+    )
 
 
 def check_new(folder: Path) -> None:
@@ -113,4 +116,4 @@ def writing(folder: Path, *, is_new: bool = False) -> Iterator[Writer]:
                 check_new(folder)
             yield Writer(folder)
     except OSError as error:
-        raise ValueError(f"the gallery {folder} can't be written: {error.strerror or error}") from None
+        raise StoreFailedError(f"the gallery {folder} can't be written: {error.strerror or error}") from None

@@ -22,6 +22,7 @@ from vitrail.gallery.gallery_page import write_gallery_page
 from vitrail.gallery.image_rows import Rows
 from vitrail.gallery.naming import label_rows
 from vitrail.gallery.store import GalleryStore, StateReplacedError
+from vitrail.gallery.store_failures import StoreFailedError
 from vitrail.gallery.stores import open_store
 from vitrail.gallery.suggesting import Group, suggest_groups
 
@@ -107,7 +108,7 @@ class Gallery:
                 return question(self.contents)
             except StateReplacedError:
                 self.refresh()
-        raise ValueError(
+        raise StoreFailedError(
             f"the gallery {self.store.place} changes faster than it can be read: try again when fewer write"
         )
 

@@ -5,13 +5,15 @@ import os
 from pathlib import Path
 from typing import BinaryIO
 
+from vitrail.gallery.store_failures import StoreFailedError
+
 _BLOCK = 1 << 20
 _known: set[tuple[int, int, int, int, str]] = set()  # files that this process has compared; none changes once written
 
 
-def damage(folder: Path, name: str, what: str) -> ValueError:
+def damage(folder: Path, name: str, what: str) -> StoreFailedError:
     """The error that names a damaged file and says what to do."""
-    return ValueError(
+    return StoreFailedError(
         f"the gallery {folder} is damaged: {name}{what}; restore the file from a copy, or build the gallery anew"
     )
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from vitrail.gallery.gallery_damage import damage
+from vitrail.gallery.store_failures import StoreFailedError
 from vitrail.storage import hash_text, read_json_object, write_text
 
 MANIFEST_FILE = "gallery.json"
@@ -138,10 +139,13 @@ def read_manifest(folder: Path) -> Manifest:
     """The manifest of a gallery's folder."""
     path = folder / MANIFEST_FILE
     if not path.exists():
-        raise ValueError(
+        raise StoreFailedError(
             f"no gallery {str(folder)!r}: make one with `vitrail gallery build RUN data=SPEC out={folder}`"
         )
-    content = read_json_object(path, remedy="restore the file from a copy, or build the gallery anew")
+    try:
+        content = read_json_object(path, remedy="restore the file from a copy, or build the gallery anew")
+    except ValueError as error:
+        raise StoreFailedError(str(error)) from None
     checksum = content.pop(_CHECKSUM, None)  # galleries of before have none
     try:
         manifest = Manifest.model_validate(content)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from vitrail.gallery.milvus_address import MilvusAddress
+from vitrail.gallery.store_failures import StoreFailedError
 from vitrail.storage import locked
 
 Result = TypeVar("Result")
@@ -29,7 +30,7 @@ _opening = threading.Lock()
 _open_files: dict[Path, contextlib.ExitStack] = {}  # of milvus-lite: one server each in this process, until it ends
 
 
-class GoneError(ValueError):
+class GoneError(StoreFailedError):
     """The database does not answer, or can't do what is asked; the message is one line for a person."""
 
 
@@ -179,10 +180,10 @@ class Database:
             raise GoneError(f"the database of {self.address.text} {_explain(error)}") from None
 
 
-def missing_gallery(address: MilvusAddress) -> ValueError:
+def missing_gallery(address: MilvusAddress) -> StoreFailedError:
     """The error that there is no gallery at an address."""
     text = address.text
-    return ValueError(f"no gallery {text!r}: make one with `vitrail gallery build RUN data=SPEC out={text}`")
+    return StoreFailedError(f"no gallery {text!r}: make one with `vitrail gallery build RUN data=SPEC out={text}`")
 
 
 def _explain(error: Exception) -> str:
@@ -234,13 +235,13 @@ def _open_file(file: Path) -> None:
                 raise BlockingIOError
         except BlockingIOError:
             stack.close()
-            raise ValueError(
+            raise StoreFailedError(
                 f"{file} is open in another process, or damaged: milvus-lite serves one process at a time; wait for "
                 f"it, or serve the file to several with `milvus-lite server --data-dir {file}`"
             ) from None
         except OSError as error:
             stack.close()
-            raise ValueError(f"{file} can't be opened: {error.strerror or error}") from None
+            raise StoreFailedError(f"{file} can't be opened: {error.strerror or error}") from None
         stack.callback(server_manager_instance.release_server, str(file))
         if not _open_files:
             atexit.register(_close_all)

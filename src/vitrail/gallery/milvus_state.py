@@ -18,6 +18,7 @@ from torch import Tensor
 from vitrail.gallery.gallery_manifest import GalleryFacts
 from vitrail.gallery.milvus_address import MilvusAddress
 from vitrail.gallery.milvus_client import Database
+from vitrail.gallery.store_failures import StoreFailedError
 from vitrail.storage import parse_json
 
 _CHUNK = 60_000  # characters of a row's text; Milvus takes 65,535 bytes, and our texts are ASCII
@@ -194,7 +195,7 @@ class StateTexts:
         text = self._parse(self.read_texts([entry])[0], name)
         return text if isinstance(text, str) else None
 
-    def damage(self, what: str) -> ValueError:
+    def damage(self, what: str) -> StoreFailedError:
         """The error that says what is wrong with what the database holds."""
         return damaged(self.address, what)
 
@@ -221,8 +222,8 @@ class StateTexts:
             raise self.damage(f"{what}: {where + ': ' if where else ''}{first['msg']}") from None
 
 
-def damaged(address: MilvusAddress, what: str) -> ValueError:
+def damaged(address: MilvusAddress, what: str) -> StoreFailedError:
     """The error that says what is wrong with what the database holds."""
-    return ValueError(
+    return StoreFailedError(
         f"the gallery {address.text} is damaged: {what}; restore the database from a copy, or build the gallery anew"
     )

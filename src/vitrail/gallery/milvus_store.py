@@ -15,6 +15,7 @@ from vitrail.gallery.milvus_table import MilvusTable
 from vitrail.gallery.milvus_turns import taking_turn
 from vitrail.gallery.milvus_writing import MilvusBuilder, MilvusWriter, recover
 from vitrail.gallery.store import GalleryBuilder, GalleryStore, GalleryWriter, ImageTable
+from vitrail.gallery.store_failures import StoreFailedError
 from vitrail.gallery.thumbnail_packs import ThumbnailPacks
 from vitrail.storage import locked
 
@@ -165,7 +166,9 @@ class MilvusStore(GalleryStore):
                 continue
             self._check_fields(texts, manifest)
             return MilvusTable(texts, head, manifest, packs=self._packs(manifest))
-        raise ValueError(f"the gallery {self.place} changes faster than it can be read: try again when fewer write")
+        raise StoreFailedError(
+            f"the gallery {self.place} changes faster than it can be read: try again when fewer write"
+        )
 
     def _check_fields(self, texts: StateTexts, manifest: MilvusManifest) -> None:
         """Refuse a collection of images that is not the one that is listed."""

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from vitrail.gallery.store_failures import StoreFailedError
 from vitrail.storage import write_whole
 
 _MARK = ".vitrail-thumbnails"  # the file that folders of thumbnails have
@@ -46,7 +47,7 @@ class ThumbnailPacks:
                 Path(self.place).mkdir(parents=True, exist_ok=True)
                 (Path(self.place) / _MARK).touch()
             except OSError as error:
-                raise ValueError(f"thumbnails can't be kept in {self.place}: {error.strerror}") from None
+                raise StoreFailedError(f"thumbnails can't be kept in {self.place}: {error.strerror}") from None
 
     def _check_made(self) -> None:
         if not (Path(self.place) / _MARK).is_file():
@@ -69,7 +70,7 @@ class ThumbnailPacks:
                 system, root = self._remote
                 system.pipe_file(f"{root}/{_name(number)}", content)
         except Exception as error:  # object stores have errors of their own
-            raise ValueError(f"thumbnails can't be written to {self.place}: {_reason(error)}") from None
+            raise StoreFailedError(f"thumbnails can't be written to {self.place}: {_reason(error)}") from None
         return places
 
     def read(self, places: Sequence[PicturePlace]) -> list[bytes]:
@@ -98,7 +99,7 @@ class ThumbnailPacks:
                 for path in system.glob(f"{root}/pack-*.bin"):
                     system.rm_file(path)
         except Exception as error:
-            raise ValueError(f"thumbnails can't be removed from {self.place}: {_reason(error)}") from None
+            raise StoreFailedError(f"thumbnails can't be removed from {self.place}: {_reason(error)}") from None
 
 
 def _name(number: int) -> str:

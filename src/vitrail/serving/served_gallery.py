@@ -14,6 +14,7 @@ from torch.nn import functional
 from vitrail.evaluation.features import Extraction
 from vitrail.gallery.gallery import Gallery
 from vitrail.gallery.gallery_answers import Contents, Hit
+from vitrail.gallery.store_failures import StoreFailedError
 from vitrail.serving.refusals import RefusedError
 from vitrail.serving.served_model import ServedModel
 from vitrail.serving.telemetry import LOGGER
@@ -85,7 +86,7 @@ class ServedGallery:
         with self._changing:
             try:
                 added = self._gallery.add(label, list(images), coarse=coarse)
-            except ValueError as error:
+            except (OSError, ValueError) as error:
                 raise _blame(error, name=self.name) from None
             return {"label": label, "added": added.count, "images_of_label": self._gallery.counts()[label]}
 
@@ -109,7 +110,7 @@ class ServedGallery:
     def _remove(self, what: str) -> int:
         try:
             return self._gallery.remove(what)
-        except ValueError as error:
+        except (OSError, ValueError) as error:
             raise _blame(error, name=self.name) from None
 
     def _ask(self, question: Callable[[Contents], Answer]) -> Answer:
@@ -148,8 +149,7 @@ def _identify(path: str) -> str:
 
 def _blame(error: OSError | ValueError, *, name: str) -> RefusedError:
     """A refusal of what a client asked, or a failure of ours, which the log tells and which may be tried again."""
-    texts = ("can't be written", "damaged", "the database of", "changes faster", "no gallery")
-    if isinstance(error, ValueError) and not any(text in str(error) for text in texts):
+    if not isinstance(error, (OSError, StoreFailedError)):
         return RefusedError(400, str(error))
     LOGGER.error("the gallery %s can't be read or changed: %s", name, error)
     return RefusedError(503, f"the gallery {name!r} can't be read or changed now", retry_after=1.0)

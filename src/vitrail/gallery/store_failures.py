@@ -1,0 +1,5 @@
+"""The failures of a gallery's store, apart from wrong questions: they are told by their class, never by their words."""
+
+
+class StoreFailedError(ValueError):
+    """A gallery can't be read or changed, whatever was asked: it is damaged, gone, out of reach or can't be written."""

@@ -1,0 +1,65 @@
+"""What a served gallery says where its store fails, and where a client asks for what there is not."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from served import build_gallery, save_tiny
+from tiny_galleries import COLOURS, paint
+
+from vitrail.gallery.gallery_manifest import MANIFEST_FILE
+from vitrail.gallery.milvus_client import GoneError
+from vitrail.inference.trained import load_trained
+from vitrail.serving.refusals import RefusedError
+from vitrail.serving.served_gallery import ServedGallery
+from vitrail.serving.served_model import ServedModel
+
+RED = paint(COLOURS["red"], seed=77)
+
+
+@pytest.fixture
+def gallery(tmp_path: Path) -> ServedGallery:
+    model = save_tiny(tmp_path / "pets")
+    place = build_gallery(tmp_path / "shades", model, "red", "orange", "blue")
+    return ServedGallery("shades", str(place), ServedModel("pets", load_trained(model), device=torch.device("cpu")))
+
+
+def status_of(ask: Callable[[], object]) -> int:
+    with pytest.raises(RefusedError) as caught:
+        ask()
+    return caught.value.status
+
+
+@pytest.mark.parametrize("name", ["damaged", "no gallery", "the database of", "can't be written", "changes faster"])
+def test_the_name_of_a_class_does_not_make_a_wrong_question_a_failure(gallery: ServedGallery, name: str) -> None:
+    gallery.add("red", [RED], coarse=None)
+    gallery.add(name, [RED], coarse="warm")
+    vector = [torch.ones(24)]
+    assert status_of(lambda: gallery.search(vector, top=1, coarse=name)) == 400
+    assert status_of(lambda: gallery.add(name, [RED], coarse=f"not {name}")) == 400
+
+
+@pytest.mark.parametrize("content", [b"{}", b"{", b"\xff", None])
+def test_a_gallery_that_is_damaged_or_gone_is_a_failure(
+    gallery: ServedGallery, tmp_path: Path, content: bytes | None
+) -> None:
+    manifest = tmp_path / "shades" / MANIFEST_FILE
+    manifest.unlink()
+    if content is not None:
+        manifest.write_bytes(content)
+    assert status_of(gallery.describe) == 503
+    assert status_of(lambda: gallery.add("red", [RED])) == 503
+    assert status_of(lambda: gallery.remove("red")) == 503
+
+
+@pytest.mark.parametrize("error", [GoneError("it does not answer"), OSError("no space left")])
+def test_a_store_that_can_not_be_changed_is_a_failure(
+    gallery: ServedGallery, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail() -> None:
+        raise error
+
+    monkeypatch.setattr(gallery._gallery.store, "writing", fail)
+    assert status_of(lambda: gallery.add("red", [RED])) == 503
+    assert status_of(lambda: gallery.remove("red")) == 503
