@@ -8,8 +8,10 @@ import torch
 from served import build_gallery, save_tiny
 from tiny_galleries import COLOURS, paint
 
+from vitrail.gallery.folder_table import FolderTable
 from vitrail.gallery.gallery_manifest import MANIFEST_FILE
 from vitrail.gallery.milvus_client import GoneError
+from vitrail.gallery.store import StateReplacedError
 from vitrail.inference.trained import load_trained
 from vitrail.serving.refusals import RefusedError
 from vitrail.serving.served_gallery import ServedGallery
@@ -63,3 +65,28 @@ def test_a_store_that_can_not_be_changed_is_a_failure(
     monkeypatch.setattr(gallery._gallery.store, "writing", fail)
     assert status_of(lambda: gallery.add("red", [RED])) == 503
     assert status_of(lambda: gallery.remove("red")) == 503
+
+
+def test_a_state_that_is_replaced_while_an_image_is_looked_for_is_asked_anew(
+    gallery: ServedGallery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (found,) = gallery.search([torch.ones(24)], top=1)
+    whole, failures = FolderTable.paths_of, [StateReplacedError()]
+
+    def look(table: FolderTable, rows: list[int]) -> list[str]:
+        if failures:
+            raise failures.pop()
+        return whole(table, rows)
+
+    monkeypatch.setattr(FolderTable, "paths_of", look)
+    assert gallery.remove_image(found["hits"][0]["id"]) == {"removed": 1}
+
+
+def test_a_store_that_fails_while_an_image_is_looked_for_is_a_failure(
+    gallery: ServedGallery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def look(table: FolderTable, rows: list[int]) -> list[str]:
+        raise GoneError("it does not answer")
+
+    monkeypatch.setattr(FolderTable, "paths_of", look)
+    assert status_of(lambda: gallery.remove_image("0" * 16)) == 503

@@ -101,7 +101,7 @@ class ServedGallery:
     def remove_image(self, identity: str) -> dict[str, Any]:
         """Remove one image by the name that a search gave it."""
         with self._changing:
-            paths = self._ask(lambda contents: contents.paths())
+            paths = self._ask(lambda contents: list(contents.paths()))
             path = next((path for path in paths if _identify(path) == identity), None)
             if path is None:
                 raise RefusedError(404, f"the gallery {self.name!r} has no such image")
