@@ -338,6 +338,21 @@ def test_a_damaged_block_is_fetched_again(tmp_path: Path) -> None:
     assert again.read(0, 7) == b"content"
 
 
+def test_a_block_that_another_process_removes_meanwhile_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    BlockCache(tmp_path, limit=1 << 30).block("key", 0, lambda: b"content")
+    utime = os.utime
+
+    def remove_before(path: Path) -> None:
+        path.unlink()
+        utime(path)
+
+    monkeypatch.setattr(os, "utime", remove_before)
+    again = BlockCache(tmp_path, limit=1 << 30).block("key", 0, lambda: b"")
+    assert again.read(0, 7) == b"content"
+
+
 def test_a_block_is_fetched_once_though_many_want_it(web: WebServer) -> None:
     from concurrent.futures import ThreadPoolExecutor
 

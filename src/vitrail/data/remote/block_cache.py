@@ -114,7 +114,8 @@ class BlockCache:
         if not block.is_whole:
             path.unlink(missing_ok=True)
             return None
-        os.utime(path)
+        with contextlib.suppress(OSError):  # another process may have removed it: what is open can be read
+            os.utime(path)
         return block
 
     def _store(self, path: Path, data: bytes) -> CachedBlock:
