@@ -171,7 +171,7 @@ def test_a_killed_build_ends_with_one_line_and_goes_on_where_it_was(
     words = ["gallery", "build", run, f"data={data}", "split=all", "batch_size=1", "image_size=96", "precision=fp32"]
     process = WarmProcess([*words, f"out={out}", "devices=2"], environment={"OMP_NUM_THREADS": "1"})
     place = tmp_path / "gallery.embeddings"
-    while not any(place.glob("*.parts/images-*")):
+    while not any(place.glob("*/*.parts/images-*")):
         assert process.poll() is None, process.communicate()[0]
         time.sleep(0.002)
     (victim,) = (
@@ -184,7 +184,7 @@ def test_a_killed_build_ends_with_one_line_and_goes_on_where_it_was(
     assert process.returncode == 128 + signal.SIGKILL, said
     assert said.count("vitrail: error: rank 1 was ended by SIGKILL; run the same command to go on") == 1
     assert "Traceback" not in said
-    (parts,) = place.glob("*.parts")
+    (parts,) = place.glob("*/*.parts")
     num_kept = sum(len(range(*map(int, file.stem.split("-")[1:]))) for file in parts.glob("images-*"))
     assert 32 <= num_kept < 151
 

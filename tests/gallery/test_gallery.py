@@ -10,9 +10,11 @@ from tiny_galleries import COLOURS, colour_gallery, colours, paint, save_colour,
 
 import vitrail
 from vitrail.data.contract import Level
+from vitrail.data.datasets import open_source
 from vitrail.data.stored import without_labels
 from vitrail.gallery.building import Choices
 from vitrail.gallery.gallery import Gallery
+from vitrail.gallery.gallery_images import AllSplits, embed_unit
 
 PURPLE = (150, 20, 160)
 
@@ -231,6 +233,21 @@ def test_embeddings_of_another_model_are_refused(tmp_path: Path) -> None:
         Gallery(tmp_path / "g", model=tiny_viewer(seed=1))
     with pytest.raises(ValueError, match="opened without its model"):
         Gallery(tmp_path / "g").search(paint(PURPLE, seed=1))
+
+
+def test_a_build_removes_its_own_embeddings_alone(tmp_path: Path) -> None:
+    for seed, name in enumerate(COLOURS):
+        (tmp_path / "images" / name).mkdir(parents=True)
+        save_colour(tmp_path / "images" / name / "0.png", name, seed=seed)
+    data, place = AllSplits(open_source(tmp_path / "images")), tmp_path / "g.embeddings"
+    kept = embed_unit(tiny_viewer(), data, cache=str(place))[0]  # a cache that happens to have this name
+    (place / "notes.txt").write_text("mine")
+    before = sorted(path.name for path in place.iterdir())
+    Gallery.build(tiny_viewer(), data, folder=tmp_path / "g")
+    assert sorted(path.name for path in place.iterdir()) == before
+    assert torch.equal(embed_unit(tiny_viewer(), data, cache=str(place))[0], kept)
+    Gallery.build(tiny_viewer(), data, folder=tmp_path / "h")
+    assert not (tmp_path / "h.embeddings").exists()
 
 
 def test_images_that_can_not_be_read_are_named(tmp_path: Path) -> None:

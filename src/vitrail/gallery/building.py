@@ -25,6 +25,7 @@ from vitrail.gallery.store import GalleryStore
 NEW_LEVEL = "fine"  # the labels to come of data that has only coarse ones
 _FEWEST = 10  # neighbours of a gallery that has too few images to choose by
 _MAX_PICTURES, _PICTURES_PER_CLASS = 20_000, 50  # thumbnails, where nothing is said: all of up to so many; else so many
+_OWN_FOLDER = "of-gallery-build"  # among embeddings: others may keep theirs in the same place
 _MAX_ASKED = 10_000  # images of the gallery that set the threshold where none were held out
 
 
@@ -143,20 +144,23 @@ def keeping_embeddings(
 ) -> Iterator[str | None]:
     """The folder where embeddings are kept until a gallery is written: the cache, which stays, or one that goes.
 
-    Images that are no files are not kept unasked: to know them again they would have to be read twice.
+    The one that goes is the build's own: whatever else is in the store's place for embeddings stays. Images that are no
+    files are not kept unasked: to know them again they would have to be read twice.
     """
     place = store.embeddings_place
     if cache is not None or place is None or not len(data) or not os.path.isfile(data.locate(0)):
         yield cache
         return
-    is_made = False
+    own, is_made = place / _OWN_FOLDER, False
     if extraction.world.is_main:
         with contextlib.suppress(OSError):
-            place.mkdir(parents=True, exist_ok=True)
+            own.mkdir(parents=True, exist_ok=True)
             is_made = True
-    yield str(place) if extraction.world.share(is_made) else None
+    yield str(own) if extraction.world.share(is_made) else None
     if extraction.world.is_main and is_made:
-        shutil.rmtree(place, ignore_errors=True)
+        shutil.rmtree(own, ignore_errors=True)
+        with contextlib.suppress(OSError):  # others have something there
+            place.rmdir()
 
 
 def choose_levels(data: Dataset, choices: Choices, *, trained_on: str | None) -> dict[str, tuple[str, ...]]:
