@@ -16,8 +16,11 @@ from together import run_worlds
 
 import vitrail
 from vitrail.cli import main
+from vitrail.data.blend import Normalize
+from vitrail.data.dense.contract import ObjectBatch
 from vitrail.heads.mask_rcnn import Detections, Detector
 from vitrail.tasks.contract import StepContext
+from vitrail.tasks.detect.asking import ask
 from vitrail.tasks.detect.coco_measures import decode_mask
 from vitrail.tasks.detect.found_objects import to_found
 from vitrail.training.runs.report import write_report
@@ -179,6 +182,31 @@ def test_masks_are_pasted_into_the_image_as_it_is_stored() -> None:
     assert mask.shape == (128, 256)
     assert mask[:45].sum() == 0  # the upper half of the box
     assert mask[52:78, 36:156].all()
+
+
+@pytest.mark.parametrize(("count", "threads"), [(1, 3), (2, 1), (5, 1)])
+def test_a_single_batch_has_all_threads_and_several_have_one_each(count: int, threads: int) -> None:
+    seen: list[int] = []
+
+    class Blind(torch.nn.Module):
+        def forward(self, images: torch.Tensor, sizes: torch.Tensor) -> list[Detections]:
+            seen.append(torch.get_num_threads())
+            nothing = torch.zeros(0)
+            return [Detections(torch.zeros(0, 4), nothing, nothing, None)] * len(images)
+
+    size = torch.tensor([[32, 32]])
+    batches = [
+        ObjectBatch(torch.zeros(1, 3, 32, 32, dtype=torch.uint8), size, (), torch.tensor([number]), size)
+        for number in range(count)
+    ]
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        found = list(ask(Blind(), iter(batches), normalize=Normalize(), device=torch.device("cpu")))
+    finally:
+        torch.set_num_threads(before)
+    assert [answer.place for answer in found] == list(range(count))
+    assert seen == [threads] * count
 
 
 def test_two_processes_give_the_losses_and_numbers_of_one(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """What a detector says about images, batch by batch, in their own pixels."""
 
+import itertools
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -40,9 +41,9 @@ def ask(
     dtype: torch.dtype = torch.float32,
     num_lanes: int | None = None,
 ) -> Iterator[ImageAnswer]:
-    """What is found in each image; a CPU computes several batches at a time, one on each core.
+    """What is found in each image; a CPU computes `num_lanes` batches at a time, as `predict` does.
 
-    The model is put into eval mode and back.
+    The model is put into eval mode and back. A single batch is divided among torch's threads.
     """
 
     def answer(batch: ObjectBatch) -> list[ImageAnswer]:
@@ -55,13 +56,15 @@ def ask(
             for index, seen, size, one in zip(batch.indices.tolist(), shown, sizes, found, strict=True)
         ]
 
+    iterator = iter(batches)
+    first = list(itertools.islice(iterator, 2))
+    if device.type != "cpu" or len(first) < 2 or getattr(model, "uses_all_cores", False):
+        num_lanes = 1
     was_training = model.training
     model.eval()
-    if device.type != "cpu":
-        num_lanes = 1
     try:
         with Lanes(torch.get_num_threads() if num_lanes is None else num_lanes) as lanes:
-            for answers in lanes.map(answer, batches):
+            for answers in lanes.map(answer, itertools.chain(first, iterator)):
                 yield from answers
     finally:
         model.train(was_training)
