@@ -75,7 +75,7 @@ def _add_pages(app: FastAPI, service: Service) -> None:
 
     @app.get("/metrics", summary="Numbers for Prometheus")
     async def metrics() -> Response:
-        return Response(service.measure(), media_type="text/plain; version=0.0.4; charset=utf-8")
+        return Response(await service.measure(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 async def _refuse(request: Request, error: Exception) -> Response:

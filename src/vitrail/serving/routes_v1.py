@@ -1,5 +1,6 @@
 """The routes of models and galleries, /v1."""
 
+import asyncio
 import base64
 from collections.abc import Sequence
 from typing import Any
@@ -131,8 +132,9 @@ def _add_models(router: APIRouter, service: Service) -> None:
 def _add_galleries(router: APIRouter, service: Service) -> None:
     @router.get("/galleries", summary="List all galleries")
     async def list_galleries() -> JSONResponse:
-        described = [_summarise(one.describe()) for one in service.crew.fleet.galleries.values()]
-        return JSONResponse({"galleries": described})
+        galleries = service.crew.fleet.galleries.values()
+        described = await asyncio.gather(*(service.workers.run(one.describe) for one in galleries))
+        return JSONResponse({"galleries": [_summarise(one) for one in described]})
 
     @router.get("/galleries/{name}", summary="Tell the classes of a gallery and how many images each has")
     async def describe_gallery(name: str, request: Request) -> JSONResponse:

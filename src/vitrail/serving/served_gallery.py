@@ -55,7 +55,7 @@ class ServedGallery:
         return self._ask(describe)
 
     def __len__(self) -> int:
-        return len(self._gallery)
+        return self._ask(len)
 
     def search(
         self, vectors: Sequence[Tensor], *, top: int, rank: str | None = None, coarse: str | None = None

@@ -22,6 +22,8 @@ from vitrail.serving.served_model import EMBED, EXPLAIN, DrawnAnswer, DrawnMap, 
 from vitrail.serving.telemetry import LOGGER, Telemetry
 
 Pixels = bytes | np.ndarray  # an encoded image, or uint8 [height, width, 3]
+_COUNT_SECONDS = 2.0  # in which galleries are counted; of one that takes longer, the last count is told
+_COUNTERS = 4  # galleries that are counted at a time
 
 
 class Crew:
@@ -110,6 +112,8 @@ class Service:
         self.lane = ComputeLane(threads=threads)
         self.workers = Workers(num_workers or min(8, 2 + (os.cpu_count() or 1)))
         self._writers = Workers(1)  # galleries are changed one by one, and never keep images from being decoded
+        self._counters = Workers(_COUNTERS)  # a database that hangs keeps none of the others waiting
+        self._counting: dict[ServedGallery, asyncio.Task[None]] = {}
         self.crew = self._gather(load())
         self._reloading = asyncio.Lock()
         self._leaving: set[asyncio.Task[None]] = set()
@@ -146,6 +150,9 @@ class Service:
         self.lane.close()
         self.workers.close()
         self._writers.close()
+        for counting in list(self._counting.values()):
+            counting.cancel()
+        self._counters.close()
 
     @contextlib.contextmanager
     def holding(self) -> Iterator[Callable[[int], None]]:
@@ -164,14 +171,27 @@ class Service:
         finally:
             self.held -= own
 
-    def measure(self) -> bytes:
-        """All numbers at this moment, as Prometheus reads them."""
+    async def measure(self) -> bytes:
+        """All numbers at this moment, as Prometheus reads them; of a gallery that can't be counted now, the last."""
+        await self._count_galleries()
         for (name, verb), batcher in self.crew.batchers.items():
             self.telemetry.queue.labels(name, verb).set(len(batcher))
-        for name, gallery in self.crew.fleet.galleries.items():
-            self.telemetry.gallery.labels(name).set(len(gallery))
         self.telemetry.held.set(self.held)
         return self.telemetry.render()
+
+    async def _count_galleries(self) -> None:
+        for gallery in self.crew.fleet.galleries.values():
+            if gallery not in self._counting:
+                self._counting[gallery] = asyncio.create_task(self._count(gallery))
+        if self._counting:
+            await asyncio.wait(list(self._counting.values()), timeout=_COUNT_SECONDS)
+
+    async def _count(self, gallery: ServedGallery) -> None:
+        try:
+            with contextlib.suppress(RefusedError):  # the log tells why
+                self.telemetry.gallery.labels(gallery.name).set(await self._counters.run(len, gallery))
+        finally:
+            del self._counting[gallery]
 
     async def look(self, crew: Crew, model: ServedModel, verb: str, images: Sequence[Pixels]) -> list[Tensor]:
         """What one pass says about each image: its logits, or its embedding."""
