@@ -120,10 +120,46 @@ def test_answers_of_another_question_are_not_gone_on_with(tmp_path: Path) -> Non
     begun = first.begin()
     assert (begun.num_rows, begun.num_unread, begun.columns) == (2, 1, ("path", "class_1", "error"))
     assert first.rows.read_text().endswith("broken\n")
+    kept = first.rows.read_text()
+    for key, paths in (("two", ["x", "y"]), ("one", ["x", "z"])):
+        with pytest.raises(
+            ValueError, match=r"a\.csv\.part has answers of another model, .*: remove .*a\.csv\.part to"
+        ):
+            SavedAnswers(str(tmp_path / "a.csv"), key=key, paths=paths).begin()
+        assert first.rows.read_text() == kept
+    first.note.unlink()
+    with pytest.raises(ValueError, match="has answers of another model"):
+        first.begin()
+    first.rows.unlink()
     assert SavedAnswers(str(tmp_path / "a.csv"), key="two", paths=["x", "y"]).begin().num_rows == 0
-    assert first.rows.read_text() == ""
+    assert SavedAnswers(str(tmp_path / "a.csv"), key="one", paths=["x", "y"]).begin().num_rows == 0  # none is lost
     with pytest.raises(ValueError, match=r"ends with \.csv or \.jsonl"):
         SavedAnswers(str(tmp_path / "a.txt"), key="one", paths=[])
+
+
+def test_a_second_command_does_not_save_into_the_same_file(
+    run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ask_one: Ask
+) -> None:
+    images, file = make_images(tmp_path / "images", count=3), tmp_path / "answers.csv"
+    words = ("predict", run, str(images), "--batch-size", "1", "--save", str(file))
+    write, said = predict._CsvLines.write, []
+
+    def ask_again(self: Any, answer: Any) -> None:
+        write(self, answer)
+        said.append(ask_one(*words, code=2))
+
+    monkeypatch.setattr(predict._CsvLines, "write", ask_again)
+    assert main(list(words)) == 0
+    line = (
+        f"vitrail: error: --save {file} is being written by another command: wait for its end, or choose another name"
+    )
+    assert said == [line + "\n"] * 3
+    assert len(file.read_text().splitlines()) == 1 + 3
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["answers.csv", "images"]
+    late = SavedAnswers(str(tmp_path / "late.csv"), key="one", paths=["x"])
+    late.path.touch()  # the other command ended in between
+    with pytest.raises(ValueError, match=r"late\.csv is there already"), late.held():
+        pass
 
 
 def test_a_gallery_has_the_bits_of_one_process(run: str, tmp_path: Path, ask_one: Ask) -> None:

@@ -87,11 +87,13 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.workers is not None:
         settings["workers"] = arguments.workers
     saved, begun = _open_saved(arguments, trained, paths), Begun()
-    if saved is not None:
-        begun = world.share(saved.begin() if world.is_main else None)
-    data, num_unread = ImageFiles(paths[begun.num_rows :]), begun.num_unread
 
     with contextlib.ExitStack() as stack:
+        if saved is not None:
+            if world.is_main:
+                stack.enter_context(saved.held())
+            begun = world.share(saved.begin() if world.is_main else None)
+        data, num_unread = ImageFiles(paths[begun.num_rows :]), begun.num_unread
         advance = stack.enter_context(_show_progress(len(data)))
         writer = _make_writer(sys.stdout, is_json=arguments.json, is_csv=arguments.csv)
         if saved is not None and world.is_main:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-from vitrail.storage import hash_text, parse_json, read_json, sync, write_json
+from vitrail.storage import hash_text, locked, parse_json, read_json, sync, write_json
 
 KINDS = {".csv": False, ".jsonl": True}  # endings of files, and whether their rows are JSON
 _OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
@@ -27,28 +27,50 @@ class Begun:
 class SavedAnswers:
     """Answers about a list of images in a file, which has another name until it has all of them.
 
-    `key` stands for the model and for what it is asked: answers of another one are not gone on with.
+    `key` stands for the model and for what it is asked: answers of another one are not gone on with. One command at a
+    time may `begin` and write, inside `held`.
     """
 
     def __init__(self, place: str, *, key: str, paths: Sequence[str]) -> None:
         self.path = Path(place).expanduser()
         if self.path.suffix not in KINDS:
             raise ValueError(f"--save {place}: a file of answers ends with {' or '.join(KINDS)}")
-        if self.path.exists():
-            raise ValueError(f"--save {place} is there already: remove it, or choose another name")
+        self._check_new()
         self.is_json = KINDS[self.path.suffix]
         self.rows = self.path.with_name(f"{self.path.name}.part")
         self.note = self.path.with_name(f"{self.path.name}.part.json")
+        self.lock = self.path.with_name(f"{self.path.name}.part.lock")
         self.wanted = {"key": key, "num_images": len(paths), "images": hash_text("\0".join(paths))}
 
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep other commands from writing to the same file; one that does already is an error."""
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(locked(self.lock, patience=0))
+            except BlockingIOError:
+                raise ValueError(
+                    f"--save {self.path} is being written by another command: wait for its end, or choose another name"
+                ) from None
+            except OSError as error:
+                raise ValueError(f"--save {self.path} can't be written: {error.strerror or error}") from None
+            self._check_new()  # the other command may have ended just now
+            yield
+            with contextlib.suppress(OSError):  # Windows removes no open file
+                self.lock.unlink()
+
     def begin(self) -> Begun:
-        """What is there of the same answers; what is there of others makes room, and so does a row that was torn."""
+        """What is there of the same answers, without a row that was torn; answers to another question are an error."""
         found = Begun()
         try:
-            if self.rows.is_file() and self.note.is_file():
-                known = read_json(self.note, remedy=f"remove {self.rows} and {self.note} to begin anew")
-                if known == self.wanted:
-                    found = self._read()
+            if self.rows.is_file() and self.rows.stat().st_size:
+                remedy = f"remove {self.rows} to begin anew, or choose another name"
+                if not self.note.is_file() or read_json(self.note, remedy=remedy) != self.wanted:
+                    raise ValueError(
+                        f"--save {self.path}: {self.rows} has answers of another model, about other images or with "
+                        f"another --top or --threshold: {remedy}"
+                    )
+                found = self._read()
             with self.rows.open("ab") as file:
                 file.truncate(found.num_bytes)
             write_json(self.note, self.wanted)
@@ -70,6 +92,10 @@ class SavedAnswers:
                 raise
             why = f"{error.strerror}; what is written is kept: make room, then run the same command to go on"
             raise ValueError(f"--save {self.path} can't be written: {why}") from None
+
+    def _check_new(self) -> None:
+        if self.path.exists():
+            raise ValueError(f"--save {self.path} is there already: remove it, or choose another name")
 
     def _read(self) -> Begun:
         columns: tuple[str, ...] | None = None
