@@ -1,10 +1,11 @@
 """Embeddings of data sets: what they are for each kind of model, exactness, broken images, and the cache on disk."""
 
 import dataclasses
+import errno
 import hashlib
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,8 @@ from vitrail.data.augment import EvaluationView
 from vitrail.data.blend import Normalize
 from vitrail.data.contract import Dataset
 from vitrail.data.datasets import open_dataset
+from vitrail.evaluation import features
+from vitrail.evaluation.embedding_files import Embeddings
 from vitrail.evaluation.features import Embedder, Extraction, embed
 from vitrail.models.contract import Model
 
@@ -187,6 +190,27 @@ def test_a_cache_that_is_a_file_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match="is a file; the cache of embeddings is a folder"):
         embed(extraction_of(tiny_model()), open_dataset(SHAPES, "train"), cache=tmp_path / "file")
+
+
+def test_a_folder_is_blamed_for_what_fails_while_it_is_written_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    extraction, data = extraction_of(tiny_model()), open_dataset(SHAPES, "train")
+
+    def fail(*_: object, **__: object) -> Iterator[Embeddings]:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        yield
+
+    with monkeypatch.context() as patched:
+        patched.setattr(features, "_compute", fail)
+        with pytest.raises(OSError, match="Too many open files") as told:
+            embed(extraction, data, cache=tmp_path)
+        assert told.value.errno == errno.EMFILE
+    for name in ("write", "join"):
+        with monkeypatch.context() as patched:
+            patched.setattr(features.EmbeddingParts, name, lambda *_: next(fail()))
+            with pytest.raises(ValueError, match=r"the embeddings can't be kept in .* \(.*Too many open files\)"):
+                embed(extraction, data, cache=tmp_path)
 
 
 def test_a_folded_copy_gives_the_same_embeddings() -> None:

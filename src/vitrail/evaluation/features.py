@@ -177,21 +177,23 @@ def _compute_parts(extraction: Extraction, data: Dataset, path: Path, *, advance
     world = extraction.world
     parts = EmbeddingParts(path.with_suffix(".parts"), num_images=len(data))
     pieces: list[range] | None = None
-    with _telling_of_the_disk(path.parent):
-        if world.is_main:
+    if world.is_main:
+        with _telling_of_the_disk(path.parent):
             pieces = _begin_parts(parts, extraction, data)
-        pieces = world.share(pieces)
-        if any(world.any(not parts.folder.is_dir())):
-            raise ValueError(f"{parts.folder} is not seen by all processes: give cache=FOLDER that all machines share")
-        advance(len(data) - sum(map(len, pieces)))
-        own = pieces[world.rank :: world.num_ranks]
-        found = _compute(extraction, data, own, advance=lambda count: advance(count * world.num_ranks))
-        for piece, embeddings in zip(own, found, strict=True):
+    pieces = world.share(pieces)
+    if any(world.any(not parts.folder.is_dir())):
+        raise ValueError(f"{parts.folder} is not seen by all processes: give cache=FOLDER that all machines share")
+    advance(len(data) - sum(map(len, pieces)))
+    own = pieces[world.rank :: world.num_ranks]
+    found = _compute(extraction, data, own, advance=lambda count: advance(count * world.num_ranks))
+    for piece, embeddings in zip(own, found, strict=True):
+        with _telling_of_the_disk(path.parent):
             parts.write(piece, embeddings)
-        world.gather(None)  # all have written theirs
-        if world.is_main:
+    world.gather(None)  # all have written theirs
+    if world.is_main:
+        with _telling_of_the_disk(path.parent):
             parts.join(path)
-            shutil.rmtree(parts.folder, ignore_errors=True)
+        shutil.rmtree(parts.folder, ignore_errors=True)
 
 
 def _begin_parts(parts: EmbeddingParts, extraction: Extraction, data: Dataset) -> list[range]:
@@ -320,6 +322,7 @@ def _scratch_folder(world: Together) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _telling_of_the_disk(folder: Path) -> Iterator[None]:
+    """Blame what goes wrong while embeddings are written on the folder."""
     try:
         yield
     except (OSError, SafetensorError) as error:
