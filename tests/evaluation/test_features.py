@@ -186,6 +186,37 @@ def test_a_damaged_cache_is_made_again(tmp_path: Path, caplog: pytest.LogCapture
     assert caplog.text == ""
 
 
+def test_a_cache_that_another_command_mends_meanwhile_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    extraction, data = extraction_of(tiny_model()), open_dataset(SHAPES, "train")
+    first = embed(extraction, data, cache=tmp_path)
+    (path,) = tmp_path.iterdir()
+    whole = path.read_bytes()
+    path.write_bytes(whole[:100])
+    monkeypatch.setattr(features, "_check_writable", lambda folder: path.write_bytes(whole))  # after the first look
+    refuse(monkeypatch)
+    assert torch.equal(embed(extraction, data, cache=tmp_path).vectors, first.vectors)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_cache_that_the_system_does_not_give_is_left_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    extraction, data = extraction_of(tiny_model()), open_dataset(SHAPES, "train")
+    embed(extraction, data, cache=tmp_path)
+    (path,) = tmp_path.iterdir()
+    whole = path.read_bytes()
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    for place in ("vitrail.storage.tensors.safe_open", "pathlib.Path.open"):
+        with monkeypatch.context() as patched:
+            patched.setattr(place, fail)
+            with pytest.raises(ValueError, match=r"can't be read \(Too many open files\): choose another cache"):
+                embed(extraction, data, cache=tmp_path)
+        assert path.read_bytes() == whole
+
+
 def test_a_cache_that_is_a_file_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match="is a file; the cache of embeddings is a folder"):

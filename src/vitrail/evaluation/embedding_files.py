@@ -16,7 +16,7 @@ from torch import Tensor
 from vitrail.data.quarantine import Problem
 from vitrail.storage import remove, replacing
 from vitrail.storage.reading import WRONG_CONTENT, parse_json
-from vitrail.storage.tensors import join_tensors, read_tensors, write_tensors
+from vitrail.storage.tensors import UnreadableFileError, join_tensors, read_tensors, write_tensors
 
 _LOGGER = logging.getLogger(__name__)
 _UNREAD_KEY = "unread"
@@ -35,17 +35,39 @@ class Embeddings:
 def read_embeddings(path: Path) -> Embeddings | None:
     """The embeddings of a file, which stay on the disk until they are looked at.
 
-    None where there is no file, or it is damaged and has to be made again.
+    None where there is no file, or its content is damaged and has to be made again. A file that the system does not
+    give is an error: its content may be good.
     """
+    return _read(path)[0]
+
+
+def keep_if_whole(path: Path) -> bool:
+    """Whether a file has embeddings; one of damaged content is removed. Nobody else may be writing it."""
+    found, wrong = _read(path)
+    if wrong is not None:
+        _LOGGER.warning("%s is damaged (%s): the embeddings are computed again", path, wrong)
+        remove(path)
+    return found is not None
+
+
+def _read(path: Path) -> tuple[Embeddings | None, Exception | None]:
+    """The embeddings of a file, or what is wrong with its content; neither where there is no file."""
     try:
         if not path.is_file():
-            return None
+            return None, None
+        with path.open("rb"):  # safetensors says that there is no such file, whatever the reason
+            pass
         tensors, metadata = read_tensors(path, label=str(path))
         unread = parse_json(metadata[_UNREAD_KEY])
-        return Embeddings(tensors["vectors"], tensors["indices"], tuple(Problem(*row) for row in unread))
-    except (OSError, *WRONG_CONTENT) as error:
-        _LOGGER.warning("%s is damaged (%s): the embeddings are computed again", path, error)
-        return None
+        return Embeddings(tensors["vectors"], tensors["indices"], tuple(Problem(*row) for row in unread)), None
+    except FileNotFoundError:  # it was removed just now
+        return None, None
+    except OSError as error:
+        raise ValueError(f"{path} can't be read ({error.strerror or error}): choose another cache") from None
+    except UnreadableFileError as error:
+        raise ValueError(f"{error}: choose another cache") from None
+    except WRONG_CONTENT as error:
+        return None, error
 
 
 def write_embeddings(embeddings: Embeddings, path: Path) -> None:
@@ -66,10 +88,12 @@ class EmbeddingParts:
         write_embeddings(embeddings, self._place(part))
 
     def drop_damaged(self) -> None:
-        """Remove what can't be read, or is of none of the images, so that it is computed again."""
+        """Remove what is damaged, or of none of the images, so that it is computed again."""
         for part in list(self._found()):
-            if part.stop > self.num_images or read_embeddings(self._place(part)) is None:
+            if part.stop > self.num_images:
                 remove(self._place(part))
+            else:
+                keep_if_whole(self._place(part))
 
     def missing(self) -> list[range]:
         """The ranges of images that no part has."""

@@ -20,12 +20,12 @@ from vitrail.data.contract import Dataset
 from vitrail.data.loader import ImageLoader
 from vitrail.data.quarantine import NotingQuarantine, Problem
 from vitrail.data.turns import RangeSampler, cut_pieces
-from vitrail.evaluation.embedding_files import EmbeddingParts, Embeddings, read_embeddings
+from vitrail.evaluation.embedding_files import EmbeddingParts, Embeddings, keep_if_whole, read_embeddings
 from vitrail.evaluation.predict import predict
 from vitrail.evaluation.together import Alone, Together
 from vitrail.layers.classifier import PerClassClassifier
 from vitrail.models.contract import Model
-from vitrail.storage import describe_settings, hash_text, locked, remove, write_json
+from vitrail.storage import describe_settings, hash_text, locked, write_json
 from vitrail.storage.tensors import as_bytes, hash_tensors
 
 _LOGGER = logging.getLogger(__name__)
@@ -140,7 +140,7 @@ def _embed_in(
     path = Path(folder / f"features-{key}.safetensors" if known is None else known)
     if known is None:
         with _working_in(folder, key, is_main=world.is_main):
-            if not world.share(path.is_file()):  # else another command has made it meanwhile
+            if not world.share(world.is_main and keep_if_whole(path)):  # else another command has made it meanwhile
                 _compute_parts(extraction, data, path, advance=advance)
     else:
         advance(len(data))
@@ -168,7 +168,6 @@ def _look_up(folder: Path, extraction: Extraction, data: Dataset, *, key: str | 
         if read_embeddings(former) is not None:
             return key, str(former)
     _check_writable(folder)
-    remove(path)  # it is damaged, if it is there
     return key, None
 
 

@@ -26,6 +26,10 @@ _NAMES = {torch.float32: "F32", torch.float16: "F16", torch.int64: "I64", torch.
 Remembered = dict[str, tuple[tuple[Any, ...], bytes]]
 
 
+class UnreadableFileError(ValueError):
+    """A file that the system does not give us, of whose content nothing is known."""
+
+
 def write_tensors(tensors: dict[str, Tensor], path: Path, *, metadata: Mapping[str, str] | None = None) -> None:
     """Write a safetensors file with a checksum, and with the rights that the umask gives.
 
@@ -95,7 +99,7 @@ def read_tensors(path: Path, *, label: str) -> tuple[dict[str, Tensor], dict[str
         reason = " ".join(str(error).split())
         raise ValueError(f"{label}: damaged, or not a safetensors file ({reason})") from None
     except OSError as error:
-        raise ValueError(f"{label}: can't be read ({error.strerror or error})") from None
+        raise UnreadableFileError(f"{label}: can't be read ({error.strerror or error})") from None
     written = metadata.pop(_CHECKSUM_KEY, None)
     if written is not None and written != sum_tensors(tensors, metadata):
         raise ValueError(f"{label}: damaged, its checksum is not that of what was written: get it anew or from a copy")
