@@ -255,6 +255,28 @@ def test_an_image_is_judged_alike_in_any_company() -> None:
         torch.testing.assert_close(one.boxes, other.boxes, rtol=1e-4, atol=1e-4)
 
 
+def test_places_stay_in_float32_where_products_are_computed_in_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = detector(channels=8).train()
+    seen: dict[str, Tensor] = {}
+    select = model.roi_heads.select_training_samples
+
+    def watch(proposals: list[Tensor], targets: Any) -> Any:
+        found = select(proposals, targets)
+        seen.update(proposals=torch.cat(proposals), wanted=torch.cat(found[3]))
+        return found
+
+    monkeypatch.setattr(model.roi_heads, "select_training_samples", watch)
+    images, sizes, targets = batch((320, 512))
+    targets[0]["boxes"] = torch.tensor([[300.0, 301, 302, 303], [500, 250, 503, 251]])
+    with torch.autocast("cpu", torch.bfloat16):
+        losses = model(images, sizes, targets)
+        with torch.no_grad():
+            [found] = model.eval()(images, sizes)
+    assert {one.dtype for one in (*seen.values(), found.boxes, found.scores, *losses.values())} == {torch.float32}
+    assert not torch.equal(seen["proposals"], seen["proposals"].bfloat16().float())  # not rounded on the way
+    assert all(bool(one.isfinite().all()) for one in (*seen.values(), *losses.values()))
+
+
 def test_folded_and_saved_models_say_the_same(tmp_path: Path) -> None:
     model = randomize(detector()).eval()
     save_model(model, tmp_path)

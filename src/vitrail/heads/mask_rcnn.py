@@ -10,16 +10,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
-from torchvision.models.detection.anchor_utils import AnchorGenerator
-from torchvision.models.detection.faster_rcnn import FastRCNNPredictor, TwoMLPHead
+from torchvision.models.detection.faster_rcnn import TwoMLPHead
 from torchvision.models.detection.image_list import ImageList
-from torchvision.models.detection.mask_rcnn import MaskRCNNHeads, MaskRCNNPredictor
-from torchvision.models.detection.rpn import RPNHead
+from torchvision.models.detection.mask_rcnn import MaskRCNNHeads
 from torchvision.ops import FeaturePyramidNetwork
 from torchvision.ops.feature_pyramid_network import LastLevelMaxPool
 from torchvision.ops.poolers import initLevelMapper
 
 from vitrail.heads.around_trunk import AroundTrunk, AroundTrunkConfig
+from vitrail.heads.float32_rcnn import Float32Anchors, Float32Boxes, Float32Masks, Float32Proposals
 from vitrail.heads.followed_maps import follow_maps
 from vitrail.heads.per_image_rcnn import BalancedSampler, PerImageHeads, PerImageProposals, Targets
 from vitrail.heads.pyramid import KINDS, Pyramid, PyramidSettings, freeze_unread
@@ -267,11 +266,11 @@ class Detector(AroundTrunk):
 
 def make_proposals(settings: DetectorSettings) -> PerImageProposals:
     """torchvision's region proposal network with our sampler."""
-    anchors = AnchorGenerator(tuple((size,) for size in settings.anchor_sizes), (_RATIOS,) * _NUM_LEVELS)
+    anchors = Float32Anchors(tuple((size,) for size in settings.anchor_sizes), (_RATIOS,) * _NUM_LEVELS)
     kept = {"training": settings.train_proposals, "testing": settings.proposals}
     proposals = PerImageProposals(
         anchors,
-        RPNHead(settings.channels, len(_RATIOS)),
+        Float32Proposals(settings.channels, len(_RATIOS)),
         fg_iou_thresh=0.7,
         bg_iou_thresh=0.3,
         batch_size_per_image=settings.anchors_per_image,
@@ -292,12 +291,12 @@ def make_heads(settings: DetectorSettings, *, strides: Sequence[float]) -> PerIm
         masks = {
             "mask_roi_pool": _make_pool(14, strides=strides),
             "mask_head": MaskRCNNHeads(settings.channels, (settings.mask_dim,) * settings.mask_depth, 1),
-            "mask_predictor": MaskRCNNPredictor(settings.mask_dim, settings.mask_dim, num_outputs),
+            "mask_predictor": Float32Masks(settings.mask_dim, settings.mask_dim, num_outputs),
         }
     heads = PerImageHeads(
         pool,
         TwoMLPHead(settings.channels * math.prod(pool.output_size), settings.box_dim),
-        FastRCNNPredictor(settings.box_dim, num_outputs),
+        Float32Boxes(settings.box_dim, num_outputs),
         fg_iou_thresh=0.5,
         bg_iou_thresh=0.5,
         batch_size_per_image=settings.boxes_per_image,

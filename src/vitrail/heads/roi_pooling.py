@@ -44,8 +44,9 @@ class RoiPool(MultiScaleRoIAlign):
         across = _spread(places[:, 0], places[:, 2], columns, num_cells=width, ratio=self.sampling_ratio)
         first = starts[level] + image * rows * columns
         indices, weights = self._corners(down, across, first=first, columns=columns)
-        flat = torch.cat([one.permute(0, 2, 3, 1).reshape(-1, channels) for one in maps])
-        pooled = functional.embedding_bag(indices, flat, per_sample_weights=weights.to(flat.dtype), mode="sum")
+        # As torchvision's kernel, in float32: the gradient of a cell is a sum over thousands of boxes.
+        flat = torch.cat([one.permute(0, 2, 3, 1).reshape(-1, channels).float() for one in maps])
+        pooled = functional.embedding_bag(indices, flat, per_sample_weights=weights, mode="sum")
         return pooled.view(len(together), height, width, channels).permute(0, 3, 1, 2)
 
     def _corners(self, down: _Points, across: _Points, *, first: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
