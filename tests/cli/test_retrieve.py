@@ -10,11 +10,16 @@ import pytest
 import torch
 from PIL import Image, ImageColor
 from tiny_runs import run_in
+from together import run_worlds
 
 import vitrail
 from vitrail.cli import main
+from vitrail.cli.retrieve_answers import ModelAnswers, RetrievalTask
 from vitrail.cli.retrieve_text import write_tables
+from vitrail.data.datasets import open_dataset
 from vitrail.evaluation.ranked_lists import RankedList
+from vitrail.evaluation.together import Alone, Together
+from vitrail.inference.trained import load_trained
 
 SHAPES = "shapes:size=16,count=48,val=24"
 TINY = ("model=deit_tiny", "epochs=1")  # a CaiT's LayerScale would leave nearly the same embedding for all images
@@ -401,3 +406,26 @@ def test_data_without_a_val_is_split_as_the_run_did(tmp_path: Path, capsys: pyte
     assert (run["num_images"], run["num_queries"]) == (30, 10)
     found = retrieve(capsys, *runs, data)["runs"]
     assert [run["num_queries"] for run in found] == [2, 2]  # the images that neither was trained on
+
+
+def test_the_main_process_alone_has_what_the_classifier_says(fine_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data, trained = open_dataset(SHAPES, "val"), load_trained(fine_run)
+    pixels = data.read
+    # All images of the first batch are broken: one process has a batch fewer than others.
+    monkeypatch.setattr(data, "read", lambda index: b"no image" if index < 4 else pixels(index))
+
+    def work(world: Together) -> torch.Tensor | None:
+        settings = {"batch_size": 4, "precision": "fp32", "device": "cpu", "workers": 0}
+        answers = ModelAnswers("run", trained, RetrievalTask(data, data, ("label",), settings, None, world))
+        answers.embed(data)
+        return answers.classify(data, "label")
+
+    alone = work(Alone())
+    assert alone is not None
+    assert alone.shape == (20, 24)
+    assert torch.allclose(alone.sum(dim=1), torch.ones(20))
+    for num_ranks in (2, 4):
+        first, *others = run_worlds(num_ranks, work)
+        assert first is not None
+        assert torch.equal(first, alone)
+        assert others == [None] * (num_ranks - 1)

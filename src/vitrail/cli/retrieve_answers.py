@@ -2,7 +2,7 @@
 
 import dataclasses
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from vitrail.evaluation.retrieval import Levelled
     from vitrail.evaluation.together import Together
     from vitrail.inference.trained import Trained
+
+    _Rows = tuple[Tensor, Tensor]  # places in the data, and the probabilities there
 
 _NAMED = 10  # images that could not be read
 
@@ -82,7 +84,10 @@ class ModelAnswers:
         return tuple(self._embeddings[data.split].indices for data in datasets)
 
     def classify(self, data: "Dataset", level: str) -> "Tensor | None":
-        """Probabilities [embedded images, classes] of a level, if the model has a classifier of just these classes."""
+        """Probabilities [embedded images, classes] of a level, if the model has a classifier of just these classes.
+
+        Every process computes its share, and the main one has them all; the others have none.
+        """
         key = data.split, level
         if key not in self._probabilities:
             self._probabilities[key] = self._run_classifier(data, level)
@@ -98,11 +103,20 @@ class ModelAnswers:
         if known is None or len(known) != trained.num_classes or set(known) != set(classes) or trained.level != level:
             return None
         order = torch.tensor([known.index(name) for name in classes])
-        table = torch.zeros(len(data), len(classes))
         passes = Passes(data, level, self.task.settings, world=self.task.world)
         model = dataclasses.replace(trained, model=as_folded(trained.model))
         title = f"{self.name}: classifier on {data.split}"
-        for logits, batch in passes.answers(model, title=title, note_unread=lambda problem: None):
-            table[batch.indices] = logits.softmax(dim=1).cpu()[:, order]
-        table = self.task.world.sum(table)  # each image is in one process's table, and zero in those of the others
-        return table[self._embeddings[data.split].indices]
+        answers = passes.answers(model, title=title, note_unread=lambda problem: None)
+        own = ((batch.indices, logits.softmax(dim=1).cpu()[:, order]) for logits, batch in answers)
+        is_main = self.task.world.is_main
+        table = torch.zeros(len(data) if is_main else 0, len(classes))
+        for indices, probabilities in _gather_all(own, self.task.world):
+            if is_main:
+                table[indices] = probabilities
+        return table[self._embeddings[data.split].indices] if is_main else None
+
+
+def _gather_all(own: "Iterator[_Rows]", world: "Together") -> "Iterator[_Rows]":
+    """What all processes have, some batches at a time, however many each has."""
+    while any(everyone := world.gather(next(own, None))):
+        yield from filter(None, everyone)
