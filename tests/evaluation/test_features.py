@@ -5,7 +5,7 @@ import errno
 import hashlib
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +20,6 @@ from vitrail.data.blend import Normalize
 from vitrail.data.contract import Dataset
 from vitrail.data.datasets import open_dataset
 from vitrail.evaluation import features
-from vitrail.evaluation.embedding_files import Embeddings
 from vitrail.evaluation.features import Embedder, Extraction, embed
 from vitrail.models.contract import Model
 
@@ -228,18 +227,17 @@ def test_a_folder_is_blamed_for_what_fails_while_it_is_written_alone(
 ) -> None:
     extraction, data = extraction_of(tiny_model()), open_dataset(SHAPES, "train")
 
-    def fail(*_: object, **__: object) -> Iterator[Embeddings]:
+    def fail(*_: object, **__: object) -> None:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-        yield
 
     with monkeypatch.context() as patched:
-        patched.setattr(features, "_compute", fail)
+        patched.setattr(features, "_compute", lambda *_, **__: map(fail, [0]))  # once it is asked for
         with pytest.raises(OSError, match="Too many open files") as told:
             embed(extraction, data, cache=tmp_path)
         assert told.value.errno == errno.EMFILE
     for name in ("write", "join"):
         with monkeypatch.context() as patched:
-            patched.setattr(features.EmbeddingParts, name, lambda *_: next(fail()))
+            patched.setattr(features.EmbeddingParts, name, fail)
             with pytest.raises(ValueError, match=r"the embeddings can't be kept in .* \(.*Too many open files\)"):
                 embed(extraction, data, cache=tmp_path)
 
