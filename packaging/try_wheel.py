@@ -73,8 +73,8 @@ def use(vitrail: Path, folder: Path) -> None:
     expect("small", run([vitrail, "recipes"], cwd=folder))
     expect("epochs", run([vitrail, "recipes", "show", "small"], cwd=folder))
     expect("deit_small", run([vitrail, "models"], cwd=folder))
-    count = "from vitrail.data.datasets import open_dataset as o; print('images:', len(o('fashion', 'val')))"  # in the wheel
-    expect("images: 1000\n", run([vitrail.with_name("python"), "-c", count], cwd=folder))
+    count = "from vitrail.data.datasets import open_dataset as o; print('images:', len(o('fashion', 'val')))"
+    expect("images: 1000\n", run([vitrail.with_name("python"), "-c", count], cwd=folder))  # they are in the wheel
     run([vitrail, "train", "small", *TINY, "out=run"], cwd=folder)
     expect("<html", (folder / "run" / "report.html").read_text())
     run([vitrail, "export", "run", "--to", "eager", "out=shipped"], cwd=folder)
