@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-import time
+from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -10,10 +10,10 @@ from vitrail.serving.batching import Batcher, ComputeLane
 from vitrail.serving.limits import ServingLimits
 
 
-async def ask(batcher: "Batcher[int, int]", number: int) -> int:
-    with batcher.reserve(1) as place:
-        [found] = await place.ask([number])
-        return found
+async def ask(batcher: "Batcher[int, int]", count: int = 1) -> None:
+    """Ask for so many images in one request."""
+    with batcher.reserve(count) as place:
+        assert await place.ask(list(range(count))) == list(range(count))
 
 
 def sizes_of_parts(*, threads: int, count: int, max_batch: int = 16, may_part: bool = True) -> list[int]:
@@ -71,44 +71,122 @@ def test_parts_are_computed_side_by_side() -> None:
     assert asyncio.run(run()) == [1, 2, 3]
 
 
-def test_clients_that_ask_again_share_batches_with_those_who_wait() -> None:
+class Clock:
+    """The time of a queue, which stands still unless it is moved, and what was waited for."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.waits: list[float] = []
+
+    async def wait(self, event: asyncio.Event, seconds: float) -> None:
+        self.waits.append(round(seconds, 6))
+        until = self.now + seconds
+        while not event.is_set() and self.now < until:
+            await asyncio.sleep(0)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr("vitrail.serving.batching._now", lambda: clock.now)
+    monkeypatch.setattr("vitrail.serving.batching._wait", clock.wait)
+    return clock
+
+
+def run_queue(scene: "Callable[[Batcher[int, int]], Awaitable[None]]") -> list[int]:
+    """Play a scene with a queue that takes 8 images at a time and waits a second; the sizes of its batches."""
     sizes: list[int] = []
 
     def work(numbers: list[int]) -> list[int]:
         sizes.append(len(numbers))
-        time.sleep(0.01)
         return numbers
 
     async def run() -> None:
         lane = ComputeLane(threads=1)
-        batcher = Batcher(work, lane=lane, limits=ServingLimits(max_batch=8, batch_wait=1.0))
-
-        async def client(first: int) -> None:
-            await asyncio.sleep(0.002 * first)  # they come one after the other: the first batches are small
-            for number in range(6):
-                await ask(batcher, number)
-                await asyncio.sleep(0.001)
-
-        await asyncio.gather(*(client(first) for first in range(4)))
+        batcher: Batcher[int, int] = Batcher(work, lane=lane, limits=ServingLimits(max_batch=8, batch_wait=1.0))
+        await asyncio.wait_for(scene(batcher), 120.0)
         await batcher.close()
         lane.close()
 
-    start = time.monotonic()
     asyncio.run(run())
-    assert sizes.count(4) >= 4  # all of them, once they are together
-    assert time.monotonic() - start < 3.5  # whoever is alone at the end waits for nobody twice
+    return sizes
 
 
-def test_one_client_never_waits_for_company() -> None:
-    async def run() -> float:
-        lane = ComputeLane(threads=1)
-        batcher: Batcher[int, int] = Batcher(
-            lambda numbers: numbers, lane=lane, limits=ServingLimits(max_batch=8, batch_wait=1.0)
-        )
-        start = time.monotonic()
-        for number in range(5):
-            assert await ask(batcher, number) == number
-        lane.close()
-        return time.monotonic() - start
+async def turn(condition: Callable[[], bool]) -> None:
+    """Let others go on until something is so."""
+    while not condition():
+        await asyncio.sleep(0)
 
-    assert asyncio.run(run()) < 0.9
+
+def test_clients_that_ask_again_are_waited_for_and_share_batches(clock: Clock) -> None:
+    async def scene(batcher: "Batcher[int, int]") -> None:
+        async def client(number: int) -> None:
+            for _ in range(6):
+                await ask(batcher)
+                for _ in range(10 * number):  # they come back one after the other
+                    await asyncio.sleep(0)
+
+        await asyncio.gather(*(client(number) for number in range(4)))
+
+    assert run_queue(scene) == [4] * 6
+    assert clock.waits
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.5, 60.0])
+def test_a_single_client_waits_for_nobody(clock: Clock, seconds: float) -> None:
+    async def scene(batcher: "Batcher[int, int]") -> None:
+        for count in (1, 1, 4, 1, 20, 1, 8, 3, 1):
+            await ask(batcher, count)
+            clock.now += seconds
+
+    assert run_queue(scene) == [1, 1, 4, 1, 8, 8, 4, 1, 8, 3, 1]
+    assert clock.waits == []
+
+
+def test_whoever_stays_waits_once_for_the_one_who_has_left(clock: Clock) -> None:
+    async def scene(batcher: "Batcher[int, int]") -> None:
+        await asyncio.gather(ask(batcher), ask(batcher, 3))
+        clock.now += 0.25
+        again = asyncio.create_task(ask(batcher))
+        await turn(lambda: bool(clock.waits))
+        clock.now += 1.0
+        await again
+        for _ in range(3):
+            await ask(batcher)
+
+    assert run_queue(scene) == [4, 1, 1, 1, 1]
+    assert clock.waits == [1.0]
+
+
+def test_clients_who_do_not_come_back_are_forgotten(clock: Clock) -> None:
+    async def scene(batcher: "Batcher[int, int]") -> None:
+        await asyncio.gather(*(ask(batcher) for _ in range(4)))
+        clock.now += 1.0
+        await ask(batcher)
+
+    assert run_queue(scene) == [4, 1]
+    assert clock.waits == []
+
+
+def test_a_request_that_was_given_up_is_not_expected_back(clock: Clock) -> None:
+    async def scene(batcher: "Batcher[int, int]") -> None:
+        first, other = asyncio.create_task(ask(batcher)), asyncio.create_task(ask(batcher))
+        await turn(lambda: batcher._computing == 2)
+        other.cancel()
+        await first
+        await ask(batcher)
+
+    assert run_queue(scene) == [2, 1]
+    assert clock.waits == []
+
+
+def test_images_that_are_being_decoded_are_waited_for(clock: Clock) -> None:
+    async def scene(batcher: "Batcher[int, int]") -> None:
+        with batcher.reserve(1) as place:
+            other = asyncio.create_task(ask(batcher))
+            await turn(lambda: bool(clock.waits))
+            assert await place.ask([7]) == [7]
+        await other
+
+    assert run_queue(scene) == [2]
+    assert clock.waits == [1.0]

@@ -67,10 +67,18 @@ class ComputeLane:
 
 
 @dataclass(eq=False)
+class _Request:
+    """A request in the queue."""
+
+    left: int  # images that have no answer yet
+
+
+@dataclass(eq=False)
 class _Waiting(Generic[Item, Result]):
     item: Item
     answer: "asyncio.Future[Result]"
     since: float
+    request: _Request
 
 
 class Reservation(Generic[Item, Result]):
@@ -118,8 +126,9 @@ class Batcher(Generic[Item, Result]):
         self._queue: deque[_Waiting[Item, Result]] = deque()
         self._coming = 0  # images that have a place and are not in the queue yet
         self._computing = 0
-        self._back = 0  # images of the last batch whose clients, now answered, have not asked again
-        self._ended = 0.0  # when it was answered
+        self._back = 0  # requests that the last batch has wholly answered, whose clients have not asked again
+        self._back_until = 0.0  # when they are no longer waited for
+        self._ended = 0.0  # when the last batch was answered
         self._changed = asyncio.Event()
         self._runner: asyncio.Task[None] | None = None
         self._seconds_each = 0.0  # of an image, lately
@@ -138,7 +147,7 @@ class Batcher(Generic[Item, Result]):
                 retry_after=len(self) * self._seconds_each,
             )
         self._coming += count
-        self._back = max(0, self._back - count)
+        self._note_return()
         reservation = Reservation(self, count)
         try:
             yield reservation
@@ -148,8 +157,8 @@ class Batcher(Generic[Item, Result]):
 
     async def answer(self, items: Sequence[Item], *, reservation: Reservation[Item, Result]) -> list[Result]:
         """Put items into the queue and wait for their answers."""
-        loop, now = asyncio.get_running_loop(), time.monotonic()
-        waiting = [_Waiting(item, loop.create_future(), now) for item in items]
+        loop, now, request = asyncio.get_running_loop(), _now(), _Request(len(items))
+        waiting = [_Waiting(item, loop.create_future(), now, request) for item in items]
         self._coming -= reservation.release()
         self._queue.extend(waiting)
         self._changed.set()
@@ -180,20 +189,29 @@ class Batcher(Generic[Item, Result]):
                 await self._compute_next()
 
     async def _gather(self) -> None:
-        """Wait for more while images are on their way or may come back, and not beyond the deadline.
+        """Wait for more while images are on their way or clients may come back, and not beyond the deadline."""
+        while len(self._queue) < self._max_batch and (left := self._find_patience()) > 0.0:
+            self._changed.clear()
+            await _wait(self._changed, left)
 
-        It counts from when the first could have been computed. Clients that have just been answered ask again at once,
+    def _find_patience(self) -> float:
+        """The seconds that more images are still worth waiting for.
+
+        They count from when the first could have been computed. Clients that have just been answered ask again at once,
         or not at all: without a wait for them they and the others would take turns, in batches of half the size.
         """
         until = max(self._queue[0].since, self._ended) + self._wait
-        while (
-            (self._coming or self._back)
-            and len(self._queue) < self._max_batch
-            and (left := until - time.monotonic()) > 0
-        ):
-            self._changed.clear()
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), left)
+        if self._coming:
+            return until - _now()
+        return min(until, self._back_until) - _now() if self._back else 0.0
+
+    def _note_return(self) -> None:
+        """Expect one client less. One that was expected tells that others may be on their way, as one batch was."""
+        now = _now()
+        if self._back and now < self._back_until:
+            self._back, self._back_until = self._back - 1, now + self._wait
+        else:
+            self._back = 0
 
     async def _compute_next(self) -> None:
         batch: list[_Waiting[Item, Result]] = []
@@ -204,7 +222,7 @@ class Batcher(Generic[Item, Result]):
         if not batch:
             return
         self._computing = len(batch)
-        start = time.monotonic()
+        start = _now()
         try:
             items = [one.item for one in batch]
             results = await self._lane.run(self._compute, items, largest_whole=self._largest_whole)
@@ -212,7 +230,8 @@ class Batcher(Generic[Item, Result]):
             results = [error] * len(batch)  # type: ignore[list-item]
         finally:
             self._computing = 0
-        self._back, self._ended = len(batch), time.monotonic()
+        self._ended = _now()
+        self._back, self._back_until = 0, self._ended + self._wait
         seconds = self._ended - start
         self._seconds_each += _FORGET * (seconds / len(batch) - self._seconds_each)
         self._note(len(batch), seconds)
@@ -223,3 +242,15 @@ class Batcher(Generic[Item, Result]):
                 one.answer.set_exception(result)
             else:
                 one.answer.set_result(result)
+            one.request.left -= 1
+            self._back += one.request.left == 0
+
+
+def _now() -> float:
+    return time.monotonic()
+
+
+async def _wait(event: asyncio.Event, seconds: float) -> None:
+    """Wait for an event, and so many seconds at most."""
+    with contextlib.suppress(asyncio.TimeoutError):
+        await asyncio.wait_for(event.wait(), seconds)
