@@ -55,6 +55,31 @@ def test_one_by_one_every_thread_has_one() -> None:
     assert sizes_of_parts(threads=1, count=3, max_batch=1) == [1] * 3
 
 
+def test_one_by_one_as_many_images_as_threads_are_taken_at_a_time() -> None:
+    taken: list[int] = []
+
+    async def run() -> None:
+        lane = ComputeLane(threads=4)
+        batcher: Batcher[int, int] = Batcher(
+            lambda numbers: numbers,
+            lane=lane,
+            limits=ServingLimits(max_batch=1),
+            may_part=True,
+            note=lambda count, seconds: taken.append(count),
+        )
+        await ask(batcher, 6)
+        await batcher.close()
+        lane.close()
+
+    asyncio.run(run())
+    assert taken == [4, 2]
+
+
+def test_a_batch_with_less_than_two_images_a_thread_is_left_whole() -> None:
+    assert sizes_of_parts(threads=16, count=16) == [16]
+    assert sizes_of_parts(threads=8, count=16) == [2] * 8
+
+
 def test_parts_are_computed_side_by_side() -> None:
     both = threading.Barrier(2, timeout=30)  # no part alone would pass
 

@@ -14,7 +14,7 @@ class ServingLimits:
     max_pixels: int = 40_000_000  # of an image, before it is decoded
     max_images: int = 64  # of a request
     max_queue: int = 256  # images that may wait for each model, in decoding and computing
-    max_batch: int = 16  # images that are computed together
+    max_batch: int = 16  # images that are computed together; on a CPU, torch's own models take one a thread at least
     batch_wait: float = 0.005  # seconds that a batch waits for images that are being decoded or may come back
     timeout: float = 30.0  # seconds until an answer must be there
     body_timeout: float = 20.0  # seconds until a request must have arrived, head and body each

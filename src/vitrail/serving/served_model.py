@@ -63,7 +63,7 @@ class DrawnMap(NamedTuple):
 
 
 class ServedModel:
-    """A model with its fastest form; `compute_...` run in the one thread that computes."""
+    """A model with its fastest form; `compute_...` get a batch at a time, or where it `may_part` parts side by side."""
 
     def __init__(self, name: str, trained: Trained, *, device: torch.device, is_folded: bool = True) -> None:
         self.name = name

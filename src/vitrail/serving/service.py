@@ -1,4 +1,4 @@
-"""What the routes ask: images in, answers out, through workers that decode, queues, and one thread that computes."""
+"""What the routes ask: images in, answers out, through workers that decode, queues, and batches by turns."""
 
 import asyncio
 import contextlib
