@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -65,6 +66,23 @@ def test_a_store_that_can_not_be_changed_is_a_failure(
     monkeypatch.setattr(gallery._gallery.store, "writing", fail)
     assert status_of(lambda: gallery.add("red", [RED])) == 503
     assert status_of(lambda: gallery.remove("red")) == 503
+
+
+def test_a_store_that_fails_after_images_were_added_is_a_failure(
+    gallery: ServedGallery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = gallery._gallery.add
+
+    def add_and_lose(*arguments: Any, **settings: Any) -> Any:
+        added = whole(*arguments, **settings)
+        monkeypatch.setattr(FolderTable, "label_sets", fail)
+        return added
+
+    def fail(table: FolderTable) -> Any:
+        raise GoneError("it does not answer")
+
+    monkeypatch.setattr(gallery._gallery, "add", add_and_lose)
+    assert status_of(lambda: gallery.add("red", [RED])) == 503
 
 
 def test_a_state_that_is_replaced_while_an_image_is_looked_for_is_asked_anew(

@@ -88,13 +88,13 @@ class ServedGallery:
                 added = self._gallery.add(label, list(images), coarse=coarse)
             except (OSError, ValueError) as error:
                 raise _blame(error, name=self.name) from None
-            return {"label": label, "added": added.count, "images_of_label": self._gallery.counts()[label]}
+            known = self._count_classes()
+            return {"label": label, "added": added.count, "images_of_label": known.get(label, 0)}
 
     def remove(self, label: str) -> dict[str, Any]:
         """Remove a class with all its images."""
         with self._changing:
-            known = self._ask(lambda contents: contents.counts(contents.facts.fine))
-            if label not in known:
+            if label not in self._count_classes():
                 raise RefusedError(404, f"the gallery {self.name!r} has no class {label!r}")
             return {"removed": self._remove(label)}
 
@@ -112,6 +112,9 @@ class ServedGallery:
             return self._gallery.remove(what)
         except (OSError, ValueError) as error:
             raise _blame(error, name=self.name) from None
+
+    def _count_classes(self) -> dict[str, int]:
+        return self._ask(lambda contents: contents.counts(contents.facts.fine))
 
     def _ask(self, question: Callable[[Contents], Answer]) -> Answer:
         """What the newest state answers, also of what other processes have changed."""
