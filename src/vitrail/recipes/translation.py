@@ -22,13 +22,13 @@ def translate_small() -> Recipe:
     """A small sequence-to-sequence ResMLP for a few ten thousand pairs of sentences.
 
     Command: vitrail train translate_small data=FOLDER out=runs/translate
-    Cost: about 40 minutes on two cores (AVX2) for 29,000 pairs.
+    Cost: about 25 minutes of one core (AVX-512, bf16) for 29,000 pairs.
     Published: nothing, it is ours. model=seq2seq_transformer is its twin with self-attention.
-    Ours: not run in full; of width 128 after 600 steps (1.9 epochs) on multi30k 21.4 BLEU on val, its twin 19.2.
+    Ours: on multi30k, English to German, 34.8 BLEU on the test set of 2016 with beam 4, its twin 36.3 (docs/log.md).
     """
     return TranslateRecipe(
         name="translate_small",
-        epochs=24.0,
+        epochs=10.0,
         batch_size=3000,
         network=NetworkSettings(
             dim=160, depth=4, mlp_dim=640, num_heads=4, norm="layer", layer_scale=1.0, activation="relu"
