@@ -1,6 +1,7 @@
 """Stores of objects asked directly: pages of a listing, guests, and what answers and errors of servers mean."""
 
 import asyncio
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,14 @@ def test_an_upload_is_read_back_and_needs_a_bucket(s3: S3Store, tmp_path: Path) 
     assert s3.read("s3://bucket/folder/two.bin", 0, 3, mark=s3.look("s3://bucket/folder/two.bin")) == b"abc"
     with pytest.raises(SourceFailedError, match=r"^s3://nowhere/two.bin: there is no bucket 'nowhere'$"):
         s3.write("s3://nowhere/two.bin", tmp_path / "two.bin")
+
+
+def test_a_long_range_is_read_to_its_end(s3: S3Store, tmp_path: Path) -> None:
+    data = random.Random(0).randbytes(12 << 20)  # it arrives in many pieces
+    (tmp_path / "long.tar").write_bytes(data)
+    s3.write("s3://bucket/long.tar", tmp_path / "long.tar")
+    mark = s3.look("s3://bucket/long.tar")
+    assert s3.read("s3://bucket/long.tar", 1000, len(data) - 5, mark=mark) == data[1000:-5]
 
 
 def test_a_store_that_asks_for_patience_gets_it(s3: S3Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,7 +52,7 @@ class S3Store(Store):
             async with answer["Body"] as body:
                 if answer.get("ETag", "") != mark.tag:
                     raise changed(address)
-                return await body.read(stop - start)
+                return await _read_all(body, stop - start)
 
         data = self._call(address, ask)
         if len(data) < stop - start:
@@ -121,3 +121,11 @@ class S3Store(Store):
         """What connections and answers break with."""
         errors = self._errors
         return (errors.BotoCoreError, self._aiohttp.ClientError, asyncio.TimeoutError, OSError)
+
+
+async def _read_all(body: Any, size: int) -> bytes:
+    """So many bytes of an answer, which gives those that have arrived, or all that there are."""
+    data = bytearray()
+    while len(data) < size and (part := await body.read(size - len(data))):
+        data += part
+    return bytes(data)
