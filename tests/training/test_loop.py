@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from tiny_runs import model_of, run_in, tiny_recipe
+from torch import nn
 
 import vitrail
 from vitrail.inference.trained import load_trained
@@ -257,6 +258,26 @@ def test_with_batch_normalisation_the_micro_batch_depends_on_no_clock() -> None:
         device=torch.device("cpu"),
     )
     assert size == 32
+
+
+@pytest.mark.parametrize(
+    ("num_samples", "num_lanes", "size"),
+    [(64, 1, 22), (64, 2, 16), (64, 3, 22), (64, 4, 16), (50, 2, 14), (20, 2, 10), (256, 8, 16)],
+)
+def test_all_lanes_compute_until_the_end_of_a_step(
+    num_samples: int, num_lanes: int, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two_samples = 2 * 512 * 2**20 // 23  # bytes, of which 22 samples are what a micro-batch may keep
+    monkeypatch.setattr("vitrail.training.loop.micro_batch.count_kept_bytes", lambda model, run: two_samples)
+    found = choose_micro_batch(
+        nn.Linear(1, 1),
+        lambda model, count: model(torch.ones(count, 1)).sum(),
+        num_samples=num_samples,
+        num_lanes=num_lanes,
+        device=torch.device("cpu"),
+    )
+    assert found == size
+    assert num_lanes == 1 or -(-num_samples // found) % num_lanes == 0
 
 
 def test_steps_that_are_not_finite_can_be_skipped_in_half_precision_too(tmp_path: Path) -> None:

@@ -89,8 +89,20 @@ def _choose_by_sizes(
     fits_memory = int(_SHARE_OF_MACHINE * (memory_of_machine() or _MEMORY_UNTOLD) / num_lanes) // size
     fills_lanes = max(_SMALLEST_OF_LANE * unit, -(-num_samples // num_lanes))
     count = _even(min(num_samples, suits_cores * unit, fits_memory * unit, fills_lanes))
+    count = _fill_rounds(count, num_samples=num_samples, num_lanes=num_lanes)
     _LOGGER.info("micro-batch of %d: a sample keeps %.1f MB for the backward pass", count, size / 1e6)
     return count
+
+
+def _fill_rounds(count: int, *, num_samples: int, num_lanes: int) -> int:
+    """A micro-batch no larger, of which all lanes have one to compute until the end of a step: three take two lanes as
+    long as four of that size."""
+    num_parts = -(-num_samples // count)
+    if num_parts <= num_lanes:
+        return count
+    num_filled = -(-num_parts // num_lanes) * num_lanes
+    filled = -(-num_samples // num_filled)
+    return filled + filled % 2
 
 
 def count_kept_bytes(model: nn.Module, run: Callable[[], Tensor]) -> int:
