@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from vitrail.layers.attention import SelfAttention, TalkingHeadsAttention, join_heads, split_heads
-from vitrail.layers.talking_heads import is_recorded, prefers_whole
+from vitrail.layers.recording import is_recorded
+from vitrail.layers.talking_heads import prefers_whole
 from vitrail.layers.talking_heads_forms import HeadMixing, attend_recorded, attend_whole
 from vitrail.models.contract import Features, Model
 

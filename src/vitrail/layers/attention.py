@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from vitrail.layers.dot_product import dot_product_attention
 from vitrail.layers.residual import ScalarBias
 from vitrail.layers.talking_heads import talking_heads_attention
 
@@ -53,7 +54,7 @@ class SelfAttention(nn.Module):
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """The weighted sum of the values, [batch, length, heads * head_dim]."""
-        return join_heads(functional.scaled_dot_product_attention(query, key, value))
+        return join_heads(dot_product_attention(query, key, value))
 
 
 class TalkingHeadsAttention(SelfAttention):
@@ -98,4 +99,4 @@ class ClassAttention(nn.Module):
             split_heads(layer(x), self.num_heads)
             for layer, x in ((self.query, tokens), (self.key, seen), (self.value, seen))
         )
-        return self.proj(join_heads(functional.scaled_dot_product_attention(query, key, value)))
+        return self.proj(join_heads(dot_product_attention(query, key, value)))

@@ -9,6 +9,7 @@ from torch.autograd.function import once_differentiable
 
 from vitrail.layers.bfloat16 import has_bfloat16_tiles
 from vitrail.layers.kept_memory import KeptMemory, machine_limit
+from vitrail.layers.recording import is_recorded
 from vitrail.layers.talking_heads_forms import (
     HeadMixing,
     KeptMaps,
@@ -180,11 +181,6 @@ def _without_autocast(query: Tensor) -> AbstractContextManager[Any]:
     if torch.is_autocast_enabled(query.device.type):
         return torch.autocast(query.device.type, enabled=False)
     return nullcontext()
-
-
-def is_recorded() -> bool:
-    """Whether a compiler or an exporter looks on: it is given plain operations, which it joins by itself."""
-    return torch.compiler.is_compiling() or torch.jit.is_tracing()
 
 
 def _needs_plain(query: Tensor) -> bool:

@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
+
+from vitrail.layers.dot_product import dot_product_attention
 
 
 class Padding(NamedTuple):
@@ -83,7 +84,7 @@ class ContextAttention(nn.Module):
         """What tokens [length, batch, dim] read from keys and values."""
         length, batch = tokens.shape[:2]
         query = self.query(tokens).view(length, batch, self.num_heads, -1).permute(1, 2, 0, 3)
-        read = functional.scaled_dot_product_attention(query, key, value, attn_mask=hidden, is_causal=is_causal)
+        read = dot_product_attention(query, key, value, mask=hidden, is_causal=is_causal)
         return self.proj(read.permute(2, 0, 1, 3).reshape(length, batch, -1))
 
     def weights(self, tokens: Tensor, key: Tensor, *, hidden: Tensor | None) -> Tensor:
