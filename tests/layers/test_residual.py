@@ -9,6 +9,7 @@ from shrunk import images_for, randomize, small_model
 from torch import nn
 
 import vitrail
+from vitrail.layers.mlp import FeedForward
 from vitrail.layers.residual import (
     Branch,
     ConstantScaling,
@@ -18,6 +19,7 @@ from vitrail.layers.residual import (
     Residual,
     ScalarScale,
 )
+from vitrail.layers.sample_draws import give_draws
 
 
 class Times(nn.Module):
@@ -177,3 +179,49 @@ def test_branches_without_a_norm_are_saved_and_told_from_others(tmp_path: Path) 
         assert torch.equal(vitrail.load_model(tmp_path / "model")(images), model(images))
     with pytest.raises(ValueError, match="layer norms and the weights have none: create it with residual_norm=False"):
         vitrail.load_weights(small_model("deit_small", residual="rezero"), model.state_dict())
+
+
+@pytest.mark.parametrize("name", ["deit_tiny", "cait_xxs24", "resmlp_s12", "patchconvnet_s60"])
+def test_what_is_computed_without_dropped_samples_is_what_all_of_them_give(name: str) -> None:
+    model = randomize(small_model(name, drop_path=0.5)).train().double()
+    draws, images = give_draws(model), images_for(model, 6).double()
+    branches = [part for part in model.modules() if isinstance(part, Branch)]
+    gradients = []
+    for is_by_row in (True, False):
+        for part in branches:
+            part.is_by_row = is_by_row
+        draws.begin(3, first=0, num_samples=len(images))
+        model.zero_grad()
+        outputs = model(images)
+        outputs.square().sum().backward()
+        gradients.append([outputs, *(value.grad for value in model.parameters())])
+    for some, all_rows in zip(*gradients, strict=True):
+        assert torch.allclose(some, all_rows, rtol=1e-9, atol=1e-9)
+
+
+def test_dropped_samples_are_not_computed_unless_all_are() -> None:
+    part = Branch(norm=nn.LayerNorm(4), mix=FeedForward(4, hidden_dim=8), drop_path=0.5)
+    draws = give_draws(part)
+    num_seen: list[int] = []
+    part.mix.register_forward_hook(lambda _module, inputs, _output: num_seen.append(len(inputs[0])))
+    for key in range(40):
+        draws.begin(key, first=0, num_samples=3)
+        part.zero_grad()
+        update = part(torch.randn(3, 2, 4))
+        update.sum().backward()
+        num_kept = int(update.flatten(1).any(dim=1).sum())
+        assert num_seen.pop() == (num_kept or 3)
+        # Zero, not none: an optimizer that decays weights would pass over those without a gradient.
+        assert all(value.grad is not None for value in part.parameters())
+    part.eval()(torch.randn(3, 2, 4))
+    assert num_seen.pop() == 3
+
+
+@pytest.mark.parametrize("norm", [nn.BatchNorm1d(2), nn.LayerNorm(4)])
+def test_branches_that_mix_samples_or_draw_themselves_compute_all(norm: nn.Module) -> None:
+    dropout = 0.0 if isinstance(norm, nn.BatchNorm1d) else 0.1
+    part = Branch(norm=norm, mix=FeedForward(4, hidden_dim=8, dropout=dropout), drop_path=0.5)
+    num_seen: list[int] = []
+    part.mix.register_forward_hook(lambda _module, inputs, _output: num_seen.append(len(inputs[0])))
+    part(torch.randn(64, 2, 4))
+    assert num_seen == [64]

@@ -4,8 +4,10 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
-from vitrail.layers.sample_draws import Dropout, DropPath
+from vitrail.layers.recording import is_recorded
+from vitrail.layers.sample_draws import Dropout, DropPath, RandomLayer
 
 
 class LayerScale(nn.Module):
@@ -126,7 +128,8 @@ class PostNorm(nn.Module):
 class Branch(nn.Module):
     """What a residual layer adds to its input: drop_path(scale(dropout(mix(norm(x))))).
 
-    With a context, the branch updates x from both: mix sees norm(x) and norm(context).
+    With a context, the branch updates x from both: mix sees norm(x) and norm(context). What a sample would lose by
+    drop_path is not computed in the first place.
     """
 
     def __init__(
@@ -145,9 +148,35 @@ class Branch(nn.Module):
         self.dropout = Dropout(dropout) if dropout else nn.Identity()
         self.drop_path = DropPath(drop_path)
 
+        # Neither statistics of the batch nor other draws: a row is computed as it would be among others.
+        together = (_BatchNorm, RandomLayer)
+        self.is_by_row = not dropout and not any(
+            isinstance(part, together) for part in (*norm.modules(), *mix.modules())
+        )
+
     def forward(self, x: Tensor, context: Tensor | None = None) -> Tensor:
+        weights = self.drop_path.weights(x)
+        rows = self._kept_rows(weights)
+        if weights is None or rows is None:
+            return self.drop_path.weigh(self._update(x, context), weights)
+        some = self._update(x.index_select(0, rows), None if context is None else context.index_select(0, rows))
+        some = self.drop_path.weigh(some, weights.index_select(0, rows))
+        return some.new_zeros(x.shape[0], *some.shape[1:]).index_copy_(0, rows, some)
+
+    def _update(self, x: Tensor, context: Tensor | None) -> Tensor:
         mixed = self.mix(self.norm(x)) if context is None else self.mix(self.norm(x), self.norm(context))
-        return self.drop_path(self.scale(self.dropout(mixed)))
+        return self.scale(self.dropout(mixed))
+
+    def _kept_rows(self, weights: Tensor | None) -> Tensor | None:
+        """The rows to compute where others are dropped; None: all.
+
+        On a CPU alone: a GPU would wait for their number, and a compiled model be compiled for each. All rows are
+        computed too where all are dropped: gradients of zero are not the same as none to an optimizer.
+        """
+        if weights is None or not self.is_by_row or weights.device.type != "cpu" or is_recorded():
+            return None
+        rows = weights.nonzero().squeeze(1)
+        return rows if 0 < len(rows) < len(weights) else None
 
 
 class Residual(nn.Module):

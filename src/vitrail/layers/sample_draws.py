@@ -161,14 +161,23 @@ class DropPath(RandomLayer):
         super().__init__(rate)
 
     def forward(self, update: Tensor) -> Tensor:
+        return self.weigh(update, self.weights(update))
+
+    def weights(self, x: Tensor) -> Tensor | None:
+        """What the branch of each row is multiplied by, 0 or more than 1, [rows]; None: nothing is drawn."""
         if not self.is_active:
-            return update
-        keep, draws = 1.0 - self.rate, self.draws_for(update)
+            return None
+        keep, draws = 1.0 - self.rate, self.draws_for(x)
         if draws is None:
-            kept = update.new_empty(update.shape[0]).bernoulli_(keep)
+            kept = x.new_empty(x.shape[0]).bernoulli_(keep)
         else:
-            kept = (draws.uniform(self.number, num_rows=update.shape[0]) >= self.rate).to(update.dtype)
-        return update * kept.div_(keep).view(-1, *[1] * (update.ndim - 1))
+            kept = (draws.uniform(self.number, num_rows=x.shape[0]) >= self.rate).to(x.dtype)
+        return kept.div_(keep)
+
+    @staticmethod
+    def weigh(update: Tensor, weights: Tensor | None) -> Tensor:
+        """The update with each row multiplied by its weight."""
+        return update if weights is None else update * weights.view(-1, *[1] * (update.ndim - 1)).to(update.dtype)
 
 
 class Dropout(RandomLayer):
