@@ -19,6 +19,7 @@ from pathlib import Path
 
 import timm
 import torch
+from loop_step import LoopStep
 from measure import CLOCKS, best_times, in_fresh_process, machine, summarize
 from PIL import Image
 from torch import Tensor, nn
@@ -27,18 +28,12 @@ from torch.nn import functional
 from vitrail.data.contract import CropsBatch, Sample
 from vitrail.data.decode import open_image
 from vitrail.data.draws import Draws
-from vitrail.data.sampler import Sampler
 from vitrail.data.samples import Crops
 from vitrail.data.sources.files import ImageFiles
-from vitrail.evaluation.lanes import Lanes
 from vitrail.settings.text import change
 from vitrail.tasks.dino.settings import DinoRecipe
 from vitrail.tasks.dino.task import DinoTask
 from vitrail.tasks.site import Site
-from vitrail.training.loop.gradients import StepGradients
-from vitrail.training.loop.micro_batch import choose_micro_batch
-from vitrail.training.loop.planned import ComputePlan, make_trial
-from vitrail.training.parallel.distributed import World
 
 NUM_LOCAL, SIZE, LOCAL_SIZE, NUM_OUTPUTS = 6, 96, 48, 65536
 SIDES = ("plain", "vitrail")
@@ -143,39 +138,19 @@ def make_vitrail_step(batch: int, threads: int, dtype: torch.dtype) -> Step:
     model = task.make_model({}).train()
     task.attach(model)
     objective = task.make_objective(total_steps=10_000)
-    trial = make_trial(task, task.make_objective(total_steps=1, is_trial=True))
-    micro_batch = choose_micro_batch(
-        model,
-        trial,
-        num_samples=batch,
-        num_views=task.num_views,
-        num_lanes=threads,
-        device=task.site.device,
-    )
-    plan = ComputePlan.of(micro_batch, num_samples=batch, num_cores=threads)
-    torch.set_num_threads(plan.threads)
-    num_parts = -(-batch // micro_batch)
-    gradients = StepGradients(
-        model,
-        task,
-        objective=objective,
-        sampler=Sampler(batch, batch_size=batch, num_micro_batches=num_parts, keeps_pairs=False),
-        scaler=torch.amp.GradScaler("cpu", enabled=False),
-        world=World(),
-        lanes=Lanes(plan.num_lanes, threads=plan.threads),
-    )
+    loop = LoopStep.of(model, task, objective, batch=batch, threads=threads)
     optimizer = recipe.optimizer.build(model, lr=1e-3)
     whole = task.example(batch)
-    sizes = [len(part) for part in torch.arange(batch).tensor_split(num_parts)]
-    columns = zip(*(crops.split(sizes) for crops in whole.crops), strict=True)
+    columns = zip(*(crops.split(loop.sizes) for crops in whole.crops), strict=True)
     batches = [
         CropsBatch(crops, targets, indices)
-        for crops, targets, indices in zip(columns, whole.targets.split(sizes), whole.indices.split(sizes), strict=True)
+        for crops, targets, indices in zip(
+            columns, whole.targets.split(loop.sizes), whole.indices.split(loop.sizes), strict=True
+        )
     ]
 
     def step() -> None:
-        torch.set_num_threads(plan.threads)
-        for losses in gradients.add(batches, step=0, meanwhile=lambda: None):
+        for losses in loop.add_gradients(batches):
             objective.note(losses.seen)
         objective.before_step(model)
         nn.utils.clip_grad_norm_([value for value in model.parameters() if value.grad is not None], 3.0)

@@ -11,9 +11,11 @@ import json
 import resource
 from collections import OrderedDict
 from collections.abc import Callable
+from itertools import accumulate
 
 import timm
 import torch
+from loop_step import LoopStep
 from measure import CLOCKS, best_times, in_fresh_process, machine, summarize
 from torch import Tensor, nn
 from torchvision.models.detection import MaskRCNN
@@ -21,8 +23,6 @@ from torchvision.ops import FeaturePyramidNetwork
 from torchvision.ops.feature_pyramid_network import LastLevelMaxPool
 
 from vitrail.data.dense.contract import ObjectBatch
-from vitrail.data.sampler import Sampler
-from vitrail.evaluation.lanes import Lanes
 from vitrail.inference.folding import fold
 from vitrail.settings.text import change
 from vitrail.tasks.detect.asking import ask
@@ -30,10 +30,6 @@ from vitrail.tasks.detect.objective import to_target
 from vitrail.tasks.detect.settings import DetectRecipe
 from vitrail.tasks.detect.task import Detect
 from vitrail.tasks.site import Site
-from vitrail.training.loop.gradients import StepGradients
-from vitrail.training.loop.micro_batch import choose_micro_batch
-from vitrail.training.loop.planned import ComputePlan, make_trial
-from vitrail.training.parallel.distributed import World
 
 NUM_CLASSES = 6  # of shapes: of so few an untrained model is sure enough to answer with all its objects
 SIDES, WORKS = ("plain", "vitrail"), ("training", "inference")
@@ -130,24 +126,12 @@ def make_vitrail(work: str, size: int, batch: int, threads: int) -> Call:
         return answer
     model.train()
     objective = task.make_objective(total_steps=1)
-    trial = make_trial(task, objective)
-    micro_batch = choose_micro_batch(model, trial, num_samples=batch, num_lanes=threads, device=task.site.device)
-    plan = ComputePlan.of(micro_batch, num_samples=batch, num_cores=threads)
-    gradients = StepGradients(
-        model,
-        task,
-        objective=objective,
-        sampler=Sampler(batch, batch_size=batch, num_micro_batches=-(-batch // micro_batch)),
-        scaler=torch.amp.GradScaler("cpu", enabled=False),
-        world=World(),
-        lanes=Lanes(plan.num_lanes, threads=plan.threads),
-    )
+    loop = LoopStep.of(model, task, objective, batch=batch, threads=threads)
     optimizer = task.recipe.optimizer.build(model, lr=1e-4)
-    batches = list(split(example, micro_batch))
+    batches = list(split(example, loop.sizes))
 
     def train() -> None:
-        torch.set_num_threads(plan.threads)
-        for _ in gradients.add(batches, step=0, meanwhile=lambda: None):
+        for _ in loop.add_gradients(batches):
             pass
         optimizer.step()
         optimizer.zero_grad()
@@ -155,9 +139,10 @@ def make_vitrail(work: str, size: int, batch: int, threads: int) -> Call:
     return train
 
 
-def split(batch: ObjectBatch, count: int) -> list[ObjectBatch]:
+def split(batch: ObjectBatch, sizes: list[int]) -> list[ObjectBatch]:
     """A batch in parts of so many images."""
-    parts = (slice(first, first + count) for first in range(0, batch.num_samples, count))
+    ends = list(accumulate(sizes))
+    parts = (slice(end - size, end) for end, size in zip(ends, sizes, strict=True))
     return [
         ObjectBatch(
             batch.images[part], batch.sizes[part], batch.objects[part], batch.indices[part], batch.original_sizes[part]

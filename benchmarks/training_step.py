@@ -15,24 +15,19 @@ from collections.abc import Callable
 
 import timm
 import torch
+from loop_step import LoopStep
 from measure import CLOCKS, best_times, default_dtypes, in_fresh_process, machine, summarize
 from torch import nn
 from torch.nn import functional
 
 import vitrail
 from vitrail.data.contract import ImageBatch
-from vitrail.data.sampler import Sampler
-from vitrail.evaluation.lanes import Lanes
 from vitrail.settings.learning import OptimizerSettings
 from vitrail.settings.text import change
 from vitrail.tasks.classify.settings import ClassifyRecipe
 from vitrail.tasks.classify.task import Classify
 from vitrail.tasks.site import Site
-from vitrail.training.loop.gradients import StepGradients
-from vitrail.training.loop.micro_batch import choose_micro_batch
 from vitrail.training.loop.optimizer import build_optimizer
-from vitrail.training.loop.planned import ComputePlan, make_trial
-from vitrail.training.parallel.distributed import World
 
 CASES = [
     # ours, timm's, image size, batch
@@ -94,29 +89,16 @@ def make_loop_step(case: tuple[str, str, int, int], *, threads: int, dtype: str)
     model = task.make_model({"classes": [str(number) for number in range(NUM_CLASSES)]}).train()
     task.attach(model)
     objective = task.make_objective(total_steps=10_000)
-    micro_batch = choose_micro_batch(
-        model, make_trial(task, objective), num_samples=batch, num_lanes=threads, device=task.site.device
-    )
-    plan = ComputePlan.of(micro_batch, num_samples=batch, num_cores=threads)
-    num_parts = -(-batch // micro_batch)
-    gradients = StepGradients(
-        model,
-        task,
-        objective=objective,
-        sampler=Sampler(batch, batch_size=batch, num_micro_batches=num_parts),
-        scaler=torch.amp.GradScaler("cpu", enabled=False),
-        world=World(),
-        lanes=Lanes(plan.num_lanes, threads=plan.threads),
-    )
+    loop = LoopStep.of(model, task, objective, batch=batch, threads=threads)
     optimizer = recipe.optimizer.build(model, lr=1e-5)
     whole = task.example(batch)
-    sizes = [len(part) for part in torch.arange(batch).tensor_split(num_parts)]
-    columns = (column.split(sizes) for column in (whole.images, torch.randint(NUM_CLASSES, (batch,)), whole.indices))
+    columns = (
+        column.split(loop.sizes) for column in (whole.images, torch.randint(NUM_CLASSES, (batch,)), whole.indices)
+    )
     batches = [ImageBatch(*parts) for parts in zip(*columns, strict=True)]
 
     def step() -> None:
-        torch.set_num_threads(plan.threads)
-        for _ in gradients.add(batches, step=0, meanwhile=lambda: None):
+        for _ in loop.add_gradients(batches):
             pass
         optimizer.step()
         optimizer.zero_grad()

@@ -15,6 +15,7 @@ from collections.abc import Callable
 import segmentation_models_pytorch
 import timm
 import torch
+from loop_step import LoopStep
 from measure import CLOCKS, best_times, in_fresh_process, machine, summarize
 from segmentation_models_pytorch.decoders.upernet.decoder import UPerNetDecoder
 from torch import Tensor, nn
@@ -22,18 +23,12 @@ from torch.nn import functional
 
 from vitrail.data.blend import Normalize
 from vitrail.data.dense.contract import MaskBatch
-from vitrail.data.sampler import Sampler
-from vitrail.evaluation.lanes import Lanes
 from vitrail.evaluation.segmenting import Looking, Segmenter
 from vitrail.inference.folding import fold
 from vitrail.settings.text import change
 from vitrail.tasks.segment.settings import SegmentRecipe
 from vitrail.tasks.segment.task import Segment
 from vitrail.tasks.site import Site
-from vitrail.training.loop.gradients import StepGradients
-from vitrail.training.loop.micro_batch import choose_micro_batch
-from vitrail.training.loop.planned import ComputePlan, make_trial
-from vitrail.training.parallel.distributed import World
 
 DIM, NUM_CLASSES, BLOCKS = 192, 150, [3, 5, 7, 11]
 SIDES, KINDS = ("plain", "vitrail"), ("training", "inference")
@@ -134,30 +129,15 @@ def make_ours(kind: str, size: int, batch: int, threads: int) -> Call:
     task.table = torch.arange(256, dtype=torch.uint8)
     model.train()
     objective = task.make_objective(total_steps=10_000)
-    micro_batch = choose_micro_batch(
-        model, make_trial(task, objective), num_samples=batch, num_lanes=threads, device=task.site.device
-    )
-    plan = ComputePlan.of(micro_batch, num_samples=batch, num_cores=threads)
-    num_parts = -(-batch // micro_batch)
-    gradients = StepGradients(
-        model,
-        task,
-        objective=objective,
-        sampler=Sampler(batch, batch_size=batch, num_micro_batches=num_parts),
-        scaler=torch.amp.GradScaler("cpu", enabled=False),
-        world=World(),
-        lanes=Lanes(plan.num_lanes, threads=plan.threads),
-    )
+    loop = LoopStep.of(model, task, objective, batch=batch, threads=threads)
     optimizer = recipe.optimizer.build(model, lr=6e-5)
     whole = task.example(batch)
     masks = torch.randint(NUM_CLASSES, (batch, size, size), dtype=torch.uint8)
-    sizes = [len(part) for part in torch.arange(batch).tensor_split(num_parts)]
-    columns = (column.split(sizes) for column in (whole.images, masks, whole.indices, whole.sizes))
+    columns = (column.split(loop.sizes) for column in (whole.images, masks, whole.indices, whole.sizes))
     batches = [MaskBatch(*parts) for parts in zip(*columns, strict=True)]
 
     def step() -> None:
-        torch.set_num_threads(plan.threads)
-        for _ in gradients.add(batches, step=0, meanwhile=lambda: None):
+        for _ in loop.add_gradients(batches):
             pass
         optimizer.step()
         optimizer.zero_grad()
