@@ -1,5 +1,6 @@
 """Runs of DINO: crops, teacher and centre in any number of parts and processes, going on, families, and collapse."""
 
+import math
 import os
 import signal
 from collections.abc import Callable
@@ -364,3 +365,12 @@ def test_a_run_that_does_not_begin_is_told_by_its_model(family: str, told: str) 
     signals = {"teacher_entropy": 3.46, "kl": 1e-4, "information": 1e-4, "feature_deviation": 1e-5}
     with pytest.raises(CollapseError, match=f"the run has not begun to learn .*make images alike; {told}"):
         feed(watch, signals)
+
+
+def test_answers_that_are_even_from_the_first_step_are_not_blamed_on_the_weights() -> None:
+    """A temperature of 1 makes them so, whatever the features are: these differ between images here."""
+    task, _, _ = opened(*FAMILIES["vit"])
+    watch = task.make_objective(total_steps=9).watch
+    entropy = math.log(task.recipe.dino.outputs)
+    with pytest.raises(CollapseError, match=r"has collapsed \(uniform\): .*lower dino.teacher_temperature"):
+        feed(watch, {"teacher_entropy": entropy, "kl": 1e-4, "information": 1e-4, "feature_deviation": 0.1})

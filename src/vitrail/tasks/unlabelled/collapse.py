@@ -23,6 +23,7 @@ _FIRST = 1  # the step since which a sign that the first look has seen is there
 _GROWTH = 1.1  # later looks further away than earlier ones by this factor: it is getting away
 _LEAST_INFORMATION = 0.002  # share of ln of the answers below which an answer tells nothing of its image
 _NOISE = 1e-6  # distances that rounding alone makes
+_FEATURES, _ALIKE = "feature_deviation", 10.0  # first features this much further from collapse are still alike
 
 
 class CollapseError(ValueError):
@@ -93,7 +94,7 @@ def same_answers(*, num_answers: int, remedies: tuple[str, str]) -> Sign:
 
 def constant_features(*, dim: int, remedies: tuple[str, str]) -> Sign:
     """All images get one feature vector of `dim` numbers: signal feature_deviation, at most 1 / sqrt(dim)."""
-    condition = Nearness("feature_deviation", 0.0, 0.01 / math.sqrt(dim))
+    condition = Nearness(_FEATURES, 0.0, 0.01 / math.sqrt(dim))
     return Sign("constant", "the features of all images are the same", (condition,), remedies)
 
 
@@ -110,10 +111,10 @@ class CollapseWatch:
     process, with the signals that its signs name; the numbers of all processes are averaged. They may be tensors on a
     device: these are kept, and every ten steps their means are read and judged. Runs start close to a collapsed state
     (centred answers of features that are all but the same are uniform), so nothing is said before `patience` steps
-    after the first `grace` ones, and no sign counts while one of its signals is getting away. A run that never got away
-    from where it started has not collapsed: its first weights make images alike, and `beginning`, two changes of
-    settings, is what it needs instead of the remedies of a sign. `state_dict` and
-    `load_state_dict` belong into those of the objective.
+    after the first `grace` ones, and no sign counts while one of its signals is getting away. A run whose first weights
+    make images alike, and that never got away from there, has not collapsed: `beginning`, two changes of settings, is
+    what it needs instead of the remedies of a sign. `state_dict` and `load_state_dict` belong into those of the
+    objective.
     """
 
     def __init__(
@@ -137,6 +138,7 @@ class CollapseWatch:
         self._unread: list[Tensor] = []  # signals of the steps since the last look, in the order of `names`
         self._looks: deque[list[float]] = deque(maxlen=patience // _LOOK)  # the last means
         self._since: list[int | None] = [None] * len(self.signs)  # the step from which on each sign has been there
+        self._begins_alike = False  # whether the features of the first steps were all but the same
         self._is_warned = False
 
     def see(self, signals: Mapping[str, float | Tensor]) -> None:
@@ -155,6 +157,10 @@ class CollapseWatch:
         means = torch.stack(self._read()).mean(dim=0).tolist()
         self._unread.clear()
         self._looks.append(means)
+        if self.step == _LOOK:
+            about = [condition for sign in self.signs for condition in sign.conditions if condition.signal == _FEATURES]
+            deviations = [one.distance(means[self.names.index(_FEATURES)]) / one.within for one in about]
+            self._begins_alike = any(deviation <= _ALIKE for deviation in deviations)
         for place, sign in enumerate(self.signs):
             if not self._is_near(sign, means):
                 self._since[place] = None
@@ -203,7 +209,7 @@ class CollapseWatch:
         last = dict(zip(self.names, self._looks[-1], strict=True))
         shown = ", ".join(f"{name} {last[name]:.3g}" for name in sign.signals)
         told = f"({sign.kind}): {sign.meaning} since step {since} ({shown})"
-        if self.beginning is not None and _FIRST in self._since:
+        if self.beginning is not None and self._begins_alike and _FIRST in self._since:
             first, second = self.beginning
             message = (
                 f"the run has not begun to learn {told}: its first weights make images alike; {first}, or {second}"
@@ -225,6 +231,7 @@ class CollapseWatch:
             "unread": torch.stack(unread) if unread else torch.zeros(0, width, dtype=torch.float64),
             "looks": torch.tensor(list(self._looks), dtype=torch.float64).reshape(-1, width),
             "since": list(self._since),
+            "begins_alike": self._begins_alike,
             "is_warned": self._is_warned,
         }
 
@@ -233,6 +240,7 @@ class CollapseWatch:
         if list(state.get("names", ())) != list(self.names) or len(state["since"]) != len(self.signs):
             return
         self.step, self._is_warned = int(state["step"]), bool(state["is_warned"])
+        self._begins_alike = bool(state.get("begins_alike", True))  # runs of before did not note it
         self._unread = list(state["unread"].double().cpu())
         self._looks = deque(state["looks"].tolist(), maxlen=self.patience // _LOOK)
         self._since = list(state["since"])

@@ -18,7 +18,6 @@ MEASURES = (
 _ENTROPY = "Entropy of the answers, nats"
 SIGNALS = (
     Measure("teacher_entropy", "teacher", unit="", chart=_ENTROPY),
-    Measure("student_entropy", "student", unit="", chart=_ENTROPY),
     Measure("kl", "", unit="", chart="Divergence (KL) of student from teacher, nats"),
     Measure("information", "", unit="", chart="What answers tell of the image, nats"),
     Measure("feature_deviation", "", unit="", chart="Feature deviation in a batch"),
