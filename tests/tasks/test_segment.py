@@ -19,6 +19,7 @@ from vitrail.cli import main
 from vitrail.evaluation.segmenting import Looking, Segmenter
 from vitrail.heads.segment import SegmentModel
 from vitrail.inference.folding import fold
+from vitrail.training.loop.stage import Stage
 from vitrail.training.runs.report import write_report
 from vitrail.training.runs.run_folder import RunFolder
 
@@ -193,11 +194,17 @@ def test_evaluation_looks_as_it_is_asked(run: RunFolder, capsys: pytest.CaptureF
             ("segment.blocks=[1, 2]",),
             r"segment\.blocks cannot be \[1, 2\]: four blocks are read, counted from 0: name four",
         ),
-        (("evaluation.window=30",), "a window of 30x30 can't be cut into patches of 8"),
+        (
+            ("evaluation.window=30",),
+            r"evaluation\.window does not fit: a window of 30x30 can't be cut into patches of 8",
+        ),
         (("model=resmlp_s12", "model.settings={patch_size: 8, dim: 16, depth: 2}", "evaluation.window=64"), "32x40"),
     ],
 )
-def test_what_cannot_be_is_told_in_a_line(words: tuple[str, ...], message: str, tmp_path: Path) -> None:
+def test_what_cannot_be_is_told_in_a_line_before_training(
+    words: tuple[str, ...], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Stage, "run", lambda stage: pytest.fail("training began"))
     with pytest.raises(ValueError, match=message) as error:
         run_in(tmp_path / "run", *WORDS, "epochs=1", *words)
     assert "\n" not in str(error.value).strip()

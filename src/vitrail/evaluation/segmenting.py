@@ -71,17 +71,7 @@ class Segmenter:
         self.model, self.looking, self.normalize = model, looking, normalize
         self.device, self.dtype = device, dtype
         self.multiple = model.patch_size or _COARSEST
-        self.window = looking.window
-        if model.takes_one_size:
-            if self.window not in (None, model.config.size):
-                raise ValueError(
-                    f"{model.name} takes windows of {_text(model.config.size)} only, not {_text(self.window)}"
-                )
-            self.window = model.config.size
-        if self.window is not None and any(side % self.multiple for side in self.window):
-            raise ValueError(
-                f"a window of {_text(self.window)} can't be cut into patches of {self.multiple}: take multiples of it"
-            )
+        self.window = choose_window(model, looking.window)
 
     @torch.inference_mode()
     def __call__(self, images: Tensor) -> Tensor:
@@ -196,6 +186,21 @@ def segment(
                 yield answers, done.popleft()
     finally:
         model.train(was_training)
+
+
+def choose_window(model: Model, window: Grid | None) -> Grid | None:
+    """The window that a model looks through: the one that is asked for, or the one size that it takes; None: whole.
+
+    What the model can't look through is refused.
+    """
+    if model.takes_one_size:
+        if window not in (None, model.config.size):
+            raise ValueError(f"{model.name} takes windows of {_text(model.config.size)} only, not {_text(window)}")
+        window = model.config.size
+    multiple = model.patch_size or _COARSEST
+    if window is not None and any(side % multiple for side in window):
+        raise ValueError(f"a window of {_text(window)} can't be cut into patches of {multiple}: take multiples of it")
+    return window
 
 
 def fit_sides(size: Grid, looking: Looking) -> Grid:

@@ -15,6 +15,7 @@ from vitrail.data.dense.contract import MaskBatch, SegmentationData
 from vitrail.data.dense.opening import open_segmentation
 from vitrail.data.dense.samples import MaskSamples
 from vitrail.data.quarantine import Problem
+from vitrail.evaluation.segmenting import choose_window
 from vitrail.heads.segment import SegmentModel
 from vitrail.inference.passes import Passes
 from vitrail.inference.trained import Trained
@@ -122,9 +123,13 @@ class Segment(DenseTask[MaskBatch, SegmentationData]):
         return iter(())
 
     def attach(self, model: Model) -> None:
-        """Get ready to prepare batches for a segmentation model."""
+        """Get ready to prepare batches for a segmentation model; a window that it can't look through is refused."""
         assert isinstance(model, SegmentModel), "make_model gives one"
         super().attach(model)
+        try:
+            choose_window(model, self.recipe.evaluation.build().window)
+        except ValueError as error:
+            raise ValueError(f"evaluation.window does not fit: {error}") from None
 
     @classmethod
     def evaluate(cls, request: EvaluationRequest) -> Evaluation:
