@@ -264,6 +264,16 @@ def test_a_dead_codebook_is_named(tokenizer: RunFolder, tmp_path: Path, monkeypa
         take_steps(150, *MASKED, *SMALLER, f"masked.tokenizer={tmp_path / 'one_code'}")
 
 
+def test_a_rate_that_makes_all_images_alike_is_named(tmp_path: Path) -> None:
+    said = r"collapsed \(constant\): the features of all images are the same at epoch 220 .*; lower lr, or raise"
+    with pytest.raises(CollapseError, match=said):
+        run_in(tmp_path / "run", *PIXELS, *SMALLER, "lr=30", "steps=220", "evaluation.every=220")
+    task = task_of(tiny_recipe(*PIXELS, *SMALLER, "run.on_collapse=warn"))
+    assert isinstance(task, MaskedModelling)
+    task.open()
+    task.judge_features(0.0, dim=16, epoch=220.0)  # said, and gone on
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

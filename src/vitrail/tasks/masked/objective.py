@@ -16,8 +16,8 @@ from vitrail.tasks.unlabelled.collapse import CollapseWatch
 class MaskedPrediction(Objective[MaskedBatch]):
     """What a model's outputs at masked patches cost.
 
-    Targets stay as they are, so a model can't make its task easier by saying the same of every image: there is no
-    collapse to watch for.
+    Targets stay as they are, so a model can't make its task easier by saying the same of every image: there is nothing
+    to watch for in its steps. That it does so all the same, by too high a rate, evaluations see.
     """
 
     is_divisible: ClassVar[bool] = True

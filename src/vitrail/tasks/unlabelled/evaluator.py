@@ -34,17 +34,18 @@ class FeatureEvaluator(Evaluator):
 
     Labels, where there are some, give `knn_top1` and now and then `probe_top1` (the mean average precision where images
     have several labels); all features together give `effective_rank` and `feature_deviation`. Every process computes a
-    part of the features and gets all. Pictures of neighbours and of where the model looks are left for the report.
+    part of the features and gets all. In training the task judges by them whether it has collapsed, and pictures of
+    neighbours and of where the model looks are left for the report.
     """
 
-    def __init__(self, task: "UnlabelledTask[Any]", loaders: Loaders, *, has_pictures: bool = True) -> None:
-        self.task, self.settings = task, task.recipe.watch
+    def __init__(self, task: "UnlabelledTask[Any]", loaders: Loaders, *, is_training: bool = True) -> None:
+        self.task, self.settings, self.is_training = task, task.recipe.watch, is_training
         self.batch_size = loaders.val.sampler.batch_size
         self.quarantine: Quarantine = loaders.val.quarantine
         data = task.data
         self.train = self._choose(data.train, data.train_labels, most=self.settings.train_images)
         self.val = self._choose(data.val, data.val_labels, most=self.settings.val_images)
-        is_drawn = has_pictures and self.settings.pictures is not None
+        is_drawn = is_training and self.settings.pictures is not None
         self.pictures = FeaturePictures(task, self.train, self.val) if is_drawn else None
         self.epoch, self.is_last = 0.0, True
 
@@ -58,7 +59,10 @@ class FeatureEvaluator(Evaluator):
         trunk, is_main = model.for_inference(), self.task.site.world.is_main
         train, val = self._embed(trunk, self.train), self._embed(trunk, self.val)
         # The main process computes what all of them must get bit by bit.
-        yield from self.task.site.world.share(dict(self._measure(train, val)) if is_main else None).items()
+        figures = self.task.site.world.share(dict(self._measure(train, val)) if is_main else None)
+        yield from figures.items()
+        if self.is_training:
+            self.task.judge_features(figures["feature_deviation"], dim=train.vectors.shape[1], epoch=self.epoch)
         if self.pictures is not None and is_main:
             self.pictures.take(trunk, train, val, epoch=self.epoch)
 

@@ -23,7 +23,7 @@ from vitrail.tasks.contract import B, EvaluationRequest, Initial, Loaders, Objec
 from vitrail.tasks.images.image_task import VisualTask, count_workers
 from vitrail.tasks.images.initial_weights import make_backbone
 from vitrail.tasks.results import Answer, Evaluator, Measure
-from vitrail.tasks.unlabelled.collapse import CollapseWatch, Sign
+from vitrail.tasks.unlabelled.collapse import CollapseError, CollapseWatch, Sign, constant_features
 from vitrail.tasks.unlabelled.evaluator import FeatureEvaluator
 from vitrail.tasks.unlabelled.feature_sections import feature_sections
 from vitrail.tasks.unlabelled.measures import MEASURES, SIGNALS
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from vitrail.inference.trained import Trained
 
 _LEAST_GRACE = 100  # steps
+_PATIENCE = 100  # steps for which a sign of collapse must last
 
 
 class UnlabelledTask(VisualTask[B]):
@@ -68,7 +69,7 @@ class UnlabelledTask(VisualTask[B]):
         signs: Sequence[Sign],
         *,
         is_trial: bool,
-        patience: int = 100,
+        patience: int = _PATIENCE,
         grace: int | None = None,
         beginning: tuple[str, str] | None = None,
     ) -> CollapseWatch:
@@ -79,9 +80,7 @@ class UnlabelledTask(VisualTask[B]):
         """
         recipe, site = self.recipe, self.site
         if grace is None:
-            total_steps = recipe.steps or math.ceil(recipe.epochs * self.steps_per_epoch)
-            warmup = recipe.schedule.count_warmup(steps_per_epoch=self.steps_per_epoch, total_steps=total_steps)
-            grace = max(_LEAST_GRACE, warmup)
+            grace = max(_LEAST_GRACE, self.warmup_steps)
         return CollapseWatch(
             signs,
             action=recipe.run.on_collapse,
@@ -91,6 +90,31 @@ class UnlabelledTask(VisualTask[B]):
             world=Alone() if is_trial else site.world,
             say=site.reporter.say if site.world.is_main else _say_nothing,
         )
+
+    def judge_features(self, deviation: float, *, dim: int, epoch: float) -> None:
+        """Say of a run behind its warmup, once an evaluation, that all images have the same features.
+
+        A watch that looks at features has seen it before; the loss of masked images does not show it.
+        """
+        recipe = self.recipe
+        sign = constant_features(dim=dim, remedies=("lower lr", "raise schedule.warmup_epochs"))
+        grace = max(_LEAST_GRACE, self.warmup_steps) + _PATIENCE
+        if deviation > sign.conditions[0].within or epoch * self.steps_per_epoch <= grace:
+            return
+        first, second = sign.remedies
+        told = f"({sign.kind}): {sign.meaning} at epoch {epoch:g} (feature_deviation {deviation:.3g})"
+        message = f"the run has collapsed {told}; {first}, or {second}"
+        if recipe.run.on_collapse == "stop":
+            raise CollapseError(f"{message}; run.on_collapse=warn would go on")
+        if self.site.world.is_main:
+            self.site.reporter.say(message)
+
+    @property
+    def warmup_steps(self) -> int:
+        """Steps in which the learning rate grows."""
+        recipe = self.recipe
+        total_steps = recipe.steps or math.ceil(recipe.epochs * self.steps_per_epoch)
+        return recipe.schedule.count_warmup(steps_per_epoch=self.steps_per_epoch, total_steps=total_steps)
 
     @property
     def steps_per_epoch(self) -> int:
@@ -185,7 +209,7 @@ class UnlabelledTask(VisualTask[B]):
     def measure_trained(self, model: Model) -> dict[str, float]:
         """The task's own figures, where the model has more than a trunk, and those of its features."""
         loaders = self.make_loaders(num_parts=1, listing=None)
-        evaluators = [*self.own_evaluators(loaders), FeatureEvaluator(self, loaders, has_pictures=False)]
+        evaluators = [*self.own_evaluators(loaders), FeatureEvaluator(self, loaders, is_training=False)]
         return dict(pair for one in evaluators for pair in one.measure(model))
 
     def take_trained(self, request: EvaluationRequest) -> Model:
