@@ -74,6 +74,17 @@ def test_faults_of_masks(faulty_masks: Path, tmp_path: Path) -> None:
     assert len(re.findall("data:image/jpeg", page)) >= 6
 
 
+def test_masks_without_a_labelled_pixel_must_be_fixed(tmp_path: Path) -> None:
+    for number, split in enumerate(("train", "train", "val")):
+        write_image(tmp_path / split / f"images/{number}.jpg", seed=number)
+        write_mask(
+            tmp_path / split / f"masks/{number}.png", np.full((HEIGHT, WIDTH), 255 * (split == "train"), "uint8")
+        )
+    (tmp_path / "classes.txt").write_text("sky\nroad\n")
+    [finding] = [one for one in check_data(tmp_path).findings if one.problem == "no labelled pixels"]
+    assert (finding.severity, [case.places[0].path for case in finding.cases]) == (Severity.MUST_BE_FIXED, ["train"])
+
+
 def test_faults_of_objects(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = [f"{number}.jpg" for number in range(1, 6)]
     for split in ("train", "val"):

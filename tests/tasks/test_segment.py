@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from dense_folders import make_mask, write_image, write_mask
 from PIL import Image
 from tiny_dense import SEGMENT
 from tiny_runs import finish, run_in, run_two, start, wait_for_step
@@ -20,7 +21,7 @@ from vitrail.evaluation.segmenting import Looking, Segmenter
 from vitrail.heads.segment import SegmentModel
 from vitrail.inference.folding import fold
 from vitrail.training.loop.stage import Stage
-from vitrail.training.runs.report import write_report
+from vitrail.training.runs.report import summarize, write_report
 from vitrail.training.runs.run_folder import RunFolder
 
 WORDS = (
@@ -223,3 +224,26 @@ def test_options_of_classifiers_are_refused(
 ) -> None:
     assert main(["evaluate", str(run.path), *option]) == 2
     assert "is measured without" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("unlabelled", ["train", "val"])
+def test_masks_without_a_labelled_pixel(unlabelled: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = tmp_path / "data"
+    for number, split in enumerate(("train",) * 8 + ("val",) * 2):
+        write_image(data / split / f"images/{number}.png", seed=number, size=(48, 48))
+        mask = np.full((48, 48), 255, "uint8") if split == unlabelled else make_mask(2, size=(48, 48))
+        write_mask(data / split / f"masks/{number}.png", mask)
+    (data / "classes.txt").write_text("sky\nroad\n")
+    words = (*WORDS, f"data=pairs:{data}", "epochs=1")
+    if unlabelled == "train":
+        with pytest.raises(ValueError, match="no pixel of the 8 training masks of data is of a class: all are 255"):
+            run_in(tmp_path / "run", *words)
+        return
+    run = run_in(tmp_path / "run", *words)
+    assert evaluations(run) == []
+    assert "IoU" not in summarize(run.path)
+    assert write_report(run.path).is_file()
+    assert main(["evaluate", str(run.path)]) == 2
+    assert "no pixel of the masks of val of data is of a class" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="early_stop needs evaluations"):
+        run_in(tmp_path / "other", *words, "regularisation.early_stop=1")

@@ -140,6 +140,7 @@ def check_marks(splits: Sequence[ExaminedSplit], classes: Sequence[str], counts:
         yield from _find(problem, splits)
     yield from check_corners(splits)
     yield from _find_hardly_marked(splits)
+    yield from _find_unlabelled(splits)
     unmarked = [name for name, count in zip(classes, counts.tolist(), strict=True) if not count]
     if unmarked:
         kind = kind_of("class not marked")
@@ -158,6 +159,22 @@ def _find_hardly_marked(splits: Sequence[ExaminedSplit]) -> Iterator[Finding]:
     if cases:
         kind = kind_of("hardly any objects")
         yield Finding("hardly any objects", kind.severity, len(cases), kind.unit, tuple(cases))
+
+
+def _find_unlabelled(splits: Sequence[ExaminedSplit]) -> Iterator[Finding]:
+    """Splits with masks, none of which has a pixel of a class."""
+    cases = []
+    for split in splits:
+        is_masked = len(split.dataset) > 0 and isinstance(find_stored(split.dataset, 0)[0], SegmentationSet)
+        if is_masked and split.marks and all(_is_empty(marks) for marks in split.marks.values()):
+            cases.append(Case((Place(split.split),), f"{len(split.marks):,} masks, and no pixel of any class"))
+    if cases:
+        kind = kind_of("no labelled pixels")
+        yield Finding("no labelled pixels", kind.severity, len(cases), kind.unit, tuple(cases))
+
+
+def _is_empty(marks: Marks) -> bool:
+    return any(fault.problem == "empty mask" for fault in marks.faults)
 
 
 def _find(problem: str, splits: Sequence[ExaminedSplit]) -> Iterator[Finding]:

@@ -66,6 +66,13 @@ MARK_KINDS: Mapping[str, Kind] = MappingProxyType(
             "Training does not begin; here the annotation was left out.",
             "Correct it: often corners were written in the place of a width and a height.",
         ),
+        "no labelled pixels": Kind(
+            _MUST,
+            "split",
+            "No mask of a split has a pixel of any class: all are 255, void, or of another class that is not learnt.",
+            "Training does not begin where train is meant; where val is, nothing is measured.",
+            "Look at the masks and at the table of classes: often all values are ignored by mistake.",
+        ),
         "no objects": Kind(
             _MUST,
             "split",

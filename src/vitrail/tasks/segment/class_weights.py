@@ -24,6 +24,23 @@ def count_pixels(data: SegmentationSet, *, table: Tensor, num_classes: int) -> T
     return counts
 
 
+def has_labelled_pixels(data: SegmentationSet, *, table: Tensor) -> bool:
+    """Whether a mask has a pixel of a class that is learnt; masks are read up to the first that has one.
+
+    Where no mask can be read, nothing is known: that is told where they are learnt from.
+    """
+    num_read = 0
+    for index in range(len(data)):
+        try:
+            mask = torch.from_numpy(data.read_mask(index).copy())
+        except (OSError, BrokenImageError):
+            continue
+        num_read += 1
+        if bool((apply_table(mask, table) != IGNORED).any()):
+            return True
+    return num_read == 0
+
+
 def balance_classes(counts: Tensor, *, power: float) -> Tensor:
     """Weights [classes] that fall with the share of a class to that power; their mean over all pixels is 1.
 

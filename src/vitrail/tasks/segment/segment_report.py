@@ -37,8 +37,9 @@ def segmentation_sections(run: RunReader) -> Iterator[PageSection]:
     if content:
         meter = MaskMeter(len(content["classes"]))
         meter.counts += torch.tensor(content["pixels"])
-        yield _class_section(meter, content["classes"])
-        yield PageSection("Confusion", _draw_confusion(meter.counts, content["classes"]), anchor="confusion")
+        if bool(meter.counts.any()):  # else no pixel that was measured has a label
+            yield _class_section(meter, content["classes"])
+            yield PageSection("Confusion", _draw_confusion(meter.counts, content["classes"]), anchor="confusion")
     sheet = run.read(WORST_FILE, Path.read_bytes, b"")
     if sheet:
         caption = "Images of val with the lowest mean intersection over union: the image, the truth, the answer."

@@ -1,6 +1,7 @@
 """Segmentation: a class for every pixel, learnt on crops and measured on whole images."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from vitrail.data.checks import as_pair
 from vitrail.data.contract import Dataset
 from vitrail.data.dense.contract import MaskBatch, SegmentationData
+from vitrail.data.dense.dense_sources import MaskSubset
 from vitrail.data.dense.opening import open_segmentation
 from vitrail.data.dense.samples import MaskSamples
 from vitrail.data.quarantine import Problem
@@ -28,7 +30,7 @@ from vitrail.tasks.images.image_task import require_classes
 from vitrail.tasks.images.initial_weights import make_backbone
 from vitrail.tasks.results import Answer, Evaluation, Evaluator, Measure
 from vitrail.tasks.segment.class_table import apply_table, keep_classes, table_of
-from vitrail.tasks.segment.class_weights import balance_classes, count_pixels
+from vitrail.tasks.segment.class_weights import balance_classes, count_pixels, has_labelled_pixels
 from vitrail.tasks.segment.evaluator import SegmentEvaluator
 from vitrail.tasks.segment.looking_notes import note_looking
 from vitrail.tasks.segment.measures import LOSSES, MEASURES
@@ -62,7 +64,19 @@ class Segment(DenseTask[MaskBatch, SegmentationData]):
         data, ignore = open_segmentation(self.recipe.data), self.recipe.segment.ignore
         kept = [data.classes[place] for place in keep_classes(data.classes, ignore)]
         self.table = table_of(data.classes, known=kept, ignore=ignore)
-        return data
+        unknown = "255, void or of segment.ignore" if ignore else "255 or void"
+        if not has_labelled_pixels(data.train, table=self.table):
+            raise ValueError(
+                f"no pixel of the {len(data.train):,} training masks of {data.train.name} is of a class: all are "
+                f"{unknown}, and there is nothing to learn; look at the masks, or at the table of classes"
+            )
+        if has_labelled_pixels(data.val, table=self.table):
+            return data
+        told = f"no pixel of the {len(data.val):,} masks of val is of a class (all are {unknown})"
+        if self.recipe.regularisation.early_stop is not None:
+            raise ValueError(f"{told}, and regularisation.early_stop needs evaluations: mark val, or drop it")
+        self.site.reporter.say(f"warning: {told}: nothing is measured")
+        return replace(data, val=MaskSubset(data.val, np.zeros(0, dtype=np.int64)))
 
     def describe(self, data: Mapping[str, Any]) -> dict[str, Any]:
         """The content of task.json: the classes that are learnt, their colours, those ignored, how to look."""

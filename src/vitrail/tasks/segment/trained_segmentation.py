@@ -59,6 +59,8 @@ def evaluate_segmentation(request: EvaluationRequest) -> Evaluation:
             advance(len(answers) * request.world.num_ranks)
     request.world.sum(meter.counts)
     number = sum(request.world.gather(number))
+    if number and not bool(meter.counts.any()):
+        raise ValueError(f"no pixel of the masks of {data.split} of {data.name} is of a class: nothing can be measured")
     unread = [problem for part in request.world.gather(unread) for problem in part]
     figures = dict(meter.results())
     rows = meter.rows(trained.class_names)
