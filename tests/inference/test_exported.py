@@ -1,8 +1,10 @@
 """Exported folders: engines give the answers of the model, and what is wrong with a folder is told in one line."""
 
+import importlib.util
 import json
 import logging
 import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -239,10 +241,25 @@ def test_engines_that_are_not_installed_say_what_to_install(
     exports: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(OnnxEngine, "packages", ("onnx", "no_such_package"))
-    with pytest.raises(ValueError, match=r"onnx needs no_such_package: pip install 'vitrail\[export\]'"):
+    with pytest.raises(ValueError, match=r"onnx needs no_such_package: pip install 'vitrail\[onnx\]'"):
         vitrail.load_trained(exports["onnx"])
     monkeypatch.setenv("CXX", "no-such-compiler")
     assert "no no-such-compiler here" in InductorEngine.missing()
+    assert InductorEngine.missing_to_open() == ""
+
+
+def test_an_export_is_opened_without_what_writes_it(
+    exports: dict[str, Path], tmp_path: Path, trained: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find = importlib.util.find_spec
+    lacking = ("onnx", "onnxscript")
+    for name in lacking:
+        monkeypatch.setitem(sys.modules, name, None)  # can't be imported
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in lacking else find(name))
+    loaded = vitrail.load_trained(exports["onnx"])
+    assert loaded.model(noise()).shape == (len(noise()), 5)
+    with pytest.raises(ValueError, match=r"onnx needs onnx, onnxscript: pip install 'vitrail\[export\]'"):
+        export_to(tmp_path / "out", trained, "onnx")
 
 
 def test_a_package_of_another_machine_is_not_run(exports: dict[str, Path]) -> None:
@@ -402,8 +419,6 @@ def test_names_of_engines() -> None:
 
 
 def test_exporting_asks_nobody_on_the_network() -> None:
-    import sys
-
     from vitrail.inference.engines.openvino_engine import import_openvino
 
     import_openvino()

@@ -168,7 +168,7 @@ def check_openable(folder: Path) -> ExportRecord:
     settle(folder)
     record = read_record(folder)
     engine = find_engine(record.engine)
-    engine.require()
+    engine.require_to_open()
     check_files(folder, record)
     if record.is_drifting:
         _LOGGER.warning("%s does not agree with its model (%s): it was kept with --allow-drift", folder, CERTIFICATE)

@@ -23,17 +23,28 @@ class Engine(ABC):
     """
 
     name: ClassVar[str]
-    packages: ClassVar[tuple[str, ...]] = ()  # what must be importable
-    extra: ClassVar[str] = ""  # of vitrail that installs them
+    packages: ClassVar[tuple[str, ...]] = ()  # what must be importable to open its files and compute
+    opening_extra: ClassVar[str] = ""  # extra of vitrail that installs these
+    writing_packages: ClassVar[tuple[str, ...]] = ()  # what must be importable beside them to write
+    writing_extra: ClassVar[str] = ""  # extra of vitrail that installs both
     has_int8: ClassVar[bool] = False  # whether it has layers in int8, by `rank_layers` and `write_int8`
     may_run_code: ClassVar[bool] = False  # whether opening its files can run code that they hold
     part: int | None = None  # images of a larger batch that are computed at a time; None: all of them
 
     @classmethod
     def missing(cls) -> str:
-        """Why it can't be used here, in words that say what to do; "" where it can."""
-        lacking = [package for package in cls.packages if importlib.util.find_spec(package) is None]
-        return f"{cls.name} needs {', '.join(lacking)}: pip install 'vitrail[{cls.extra}]'" if lacking else ""
+        """Why it can't write a model and open it here, in words that say what to do; "" where it can."""
+        return cls._find_lacking((*cls.writing_packages, *cls.packages), extra=cls.writing_extra)
+
+    @classmethod
+    def missing_to_open(cls) -> str:
+        """Why it can't open a model here that was written elsewhere, as `missing` says it."""
+        return cls._find_lacking(cls.packages, extra=cls.opening_extra)
+
+    @classmethod
+    def _find_lacking(cls, packages: Sequence[str], *, extra: str) -> str:
+        lacking = [package for package in packages if importlib.util.find_spec(package) is None]
+        return f"{cls.name} needs {', '.join(lacking)}: pip install 'vitrail[{extra}]'" if lacking else ""
 
     @classmethod
     def precisions(cls) -> tuple[str, ...]:
@@ -47,8 +58,14 @@ class Engine(ABC):
 
     @classmethod
     def require(cls) -> None:
-        """Refuse to go on where it can't be used."""
+        """Refuse to go on where it can't write and open."""
         if reason := cls.missing():
+            raise ValueError(reason)
+
+    @classmethod
+    def require_to_open(cls) -> None:
+        """Refuse to go on where it can't open."""
+        if reason := cls.missing_to_open():
             raise ValueError(reason)
 
     @classmethod
@@ -102,7 +119,8 @@ class Engine(ABC):
 
     @classmethod
     def version(cls) -> str:
-        """The library and its version, for records."""
+        """The libraries that write and open, and their versions, for records."""
         from importlib.metadata import version
 
-        return ", ".join(f"{package} {version(package)}" for package in ("torch", *cls.packages))
+        packages = ("torch", *cls.writing_packages, *cls.packages)
+        return ", ".join(f"{package} {version(package)}" for package in packages)

@@ -25,8 +25,10 @@ class OnnxEngine(Engine):
 
     name = "onnx"
     has_int8 = True
-    packages = ("onnx", "onnxscript", "onnxruntime")
-    extra = "export"
+    packages = ("onnxruntime",)
+    opening_extra = "onnx"
+    writing_packages = ("onnx", "onnxscript")
+    writing_extra = "export"
 
     @classmethod
     def precisions(cls) -> tuple[str, ...]:

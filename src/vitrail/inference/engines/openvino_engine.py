@@ -26,7 +26,7 @@ class OpenVinoEngine(Engine):
     name = "openvino"
     has_int8 = True
     packages = ("openvino",)
-    extra = "openvino"
+    opening_extra = writing_extra = "openvino"
 
     @classmethod
     def precisions(cls) -> tuple[str, ...]:
