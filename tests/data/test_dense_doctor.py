@@ -85,6 +85,35 @@ def test_masks_without_a_labelled_pixel_must_be_fixed(tmp_path: Path) -> None:
     assert (finding.severity, [case.places[0].path for case in finding.cases]) == (Severity.MUST_BE_FIXED, ["train"])
 
 
+@pytest.mark.parametrize("spec", ["pairs:{}", "{}"])
+@pytest.mark.parametrize("is_jpeg", [True, False])
+def test_masks_that_are_all_missing_are_listed(
+    spec: str, is_jpeg: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in range(3):
+        write_image(tmp_path / f"data/images/{number}.jpg", seed=number)
+        if is_jpeg:
+            write_image(tmp_path / f"data/masks/{number}.jpg")
+    (tmp_path / "data/masks").mkdir(exist_ok=True)
+    (tmp_path / "data/classes.txt").write_text("sky\nroad\n")
+    words = [spec.format(tmp_path / "data"), "--workers", "0", "--out", str(tmp_path / "out"), "--json"]
+    assert main(["check", *words]) == 1
+    found = {row["problem"]: row for row in json.loads(capsys.readouterr().out)["findings"]}
+    details = [case["detail"] for case in found["image without mask"]["cases"]]
+    assert len(details) == 3
+    assert all(("is no PNG" if is_jpeg else "no mask of its name") in detail for detail in details)
+
+
+def test_reports_are_named_after_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("ships", "cars"):
+        write_image(tmp_path / name / "train/1.jpg")
+        write_coco(tmp_path / name / "annotations/train.json", ["1.jpg"], [box_row(1, 3, (1, 1, 4, 4))])
+        main(["check", f"coco:{name}", "--workers", "0"])
+        assert (tmp_path / f"check-{name}/report.html").is_file()
+    assert main(["check", "coco:cars", "--out", "cars/report"]) == 2
+
+
 def test_faults_of_objects(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = [f"{number}.jpg" for number in range(1, 6)]
     for split in ("train", "val"):

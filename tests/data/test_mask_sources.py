@@ -227,7 +227,7 @@ def test_without_a_table_the_values_are_named(tmp_path: Path) -> None:
     ("text", "told"),
     [
         ("name,red,green,blue\na,1,2,999\n", "999 is no colour"),
-        ("name,red,green,blue\na,1,2\n", "KeyError 'blue'"),
+        ("name,red,green,blue\na,1,2\n", "the line 'a,1,2' has no blue"),
         ("colour\n1\n", "no column `name`"),
         ("name,value\na,0\nb,0\n", "must differ"),
         ("name\nvoid\n", "names no class"),

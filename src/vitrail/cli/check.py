@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
     source = open_to_check(
         arguments.data, labels=arguments.labels, val_share=arguments.val_share, download=arguments.download
     )
-    folder = _prepare_folder(arguments.out, data=Path(arguments.data), name=source.name)
+    folder = _prepare_folder(arguments.out, data=_find_place(arguments.data), name=source.name)
     workers = _count_cores() if arguments.workers is None else check_workers(arguments.workers)
     with _show_progress() as progress:
         findings = check(source, num_workers=workers, progress=progress)
@@ -131,6 +131,12 @@ def _prepare_folder(out: Path | None, *, data: Path, name: str) -> Path:
     except OSError as error:
         raise ValueError(f"cannot make the folder {folder} for the report: {error.strerror}") from None
     return folder
+
+
+def _find_place(spec: str) -> Path:
+    """The folder or file that a text such as coco:FOLDER names."""
+    behind = spec.partition(":")[2]
+    return Path(behind if behind and not os.path.lexists(spec) else spec).expanduser()
 
 
 def _is_within(folder: Path, data: Path) -> bool:

@@ -94,7 +94,7 @@ class DenseSource(OpenedSource, Generic[SomeSet]):
     def complete(cls, datasets: Sequence[SomeSet], opening: DenseOpening) -> tuple[list[SomeSet], list[Note]]:
         """The splits, with a val taken from train's files where there is none, and the note that says so."""
         train = next((dataset for dataset in datasets if dataset.split == "train"), None)
-        if any(dataset.split == "val" for dataset in datasets) or train is None or opening.val_share == 0:
+        if any(dataset.split == "val" for dataset in datasets) or not train or opening.val_share == 0:
             return list(datasets), []
         names = cast(FileDataset, train).paths
         splits, notes = complete(None, names=names, labels=None, share=opening.val_share, seed=opening.seed)

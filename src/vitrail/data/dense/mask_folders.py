@@ -7,6 +7,7 @@ from pathlib import Path
 
 from vitrail.data.dense.contract import IGNORED, Colour
 from vitrail.data.dense.dense_sources import DenseOpening, SegmentationSource
+from vitrail.data.dense.faults import FaultList
 from vitrail.data.dense.mask_files import MaskCode, read_stored
 from vitrail.data.dense.mask_pairs import MaskPairs, find_pair_folders, open_pair_folders
 from vitrail.data.stored import printable
@@ -16,6 +17,7 @@ from vitrail.storage import content_of, read_text
 TABLES = ("classes.csv", "classes.txt", "class_dict.csv", "labelmap.txt")
 _UNLEARNT = frozenset({"void", "ignore", "ignored", "unlabelled", "unlabeled"})
 _COLUMNS = {"r": "red", "g": "green", "b": "blue", "class": "name", "label": "name", "id": "value"}
+_CHANNELS = ("red", "green", "blue")
 _REMEDY = "write a class a line: name, or the columns name and value, or name, red, green and blue"
 _NUM_LOOKED_AT = 20  # masks, to say which values there are
 
@@ -44,8 +46,8 @@ def open_pairs(root: Path, *, opening: DenseOpening) -> SegmentationSource:
         raise ValueError(
             f"{printable(str(root))} has no images/ and masks/, neither in itself nor for each of train, val and test"
         )
-    faults = opening.make_faults()
     table = _find_table(root)
+    faults = FaultList("noted") if table is None else opening.make_faults()  # that there is no table is told first
     code, classes, colours = _make_code(table, path=root) if table is not None else (MaskCode({}), (), None)
     sets = [
         open_pair_folders(root, pair, split or "train", name=name, code=code, faults=faults)
@@ -66,9 +68,10 @@ def _describe_missing(root: Path, pairs: MaskPairs) -> str:
             return f"{printable(str(root))} has no classes.csv: masks are in colours, write name,red,green,blue in it"
         found.update(stored.reshape(-1).tolist())
     values = sorted(found - {IGNORED})
+    told = f" (the first masks hold {', '.join(map(str, values[:20]))})" if values else ""
     return (
         f"{printable(str(root))} has no classes.txt: write the names of the classes, a line each, the first for the "
-        f"value 0 (the first masks hold {', '.join(map(str, values[:20]))})"
+        f"value 0{told}"
     )
 
 
@@ -111,9 +114,12 @@ def _read_columns(lines: Sequence[str]) -> list[ClassRow]:
     rows = []
     for line in lines[1:]:
         cells = dict(zip(heads, (cell.strip() for cell in line.split(",")), strict=False))
+        lacking = next((head for head in ("name", *_CHANNELS[: 3 * ("red" in heads)]) if head not in cells), None)
+        if lacking is not None:
+            raise ValueError(f"the line {line!r} has no {lacking}")
         colour = None
         if "red" in heads:
-            colour = _read_colour([cells[part] for part in ("red", "green", "blue")])
+            colour = _read_colour([cells[part] for part in _CHANNELS])
         rows.append(ClassRow(cells["name"], int(cells["value"]) if cells.get("value") else None, colour))
     return rows
 

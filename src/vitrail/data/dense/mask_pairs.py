@@ -60,9 +60,9 @@ class PairFolders:
 
 
 def has_masks(root: Path) -> bool:
-    """Whether a folder holds images and masks in PNG files, in any of the known layouts."""
+    """Whether a folder holds images and masks in image files, in any of the known layouts; PNG or what is none."""
     folders = next(iter(find_pair_folders(root).values()), None)
-    return folders is not None and next((root / folders.masks).rglob(f"*{MASK_ENDING}"), None) is not None
+    return folders is not None and bool(list_images(root / folders.masks))
 
 
 def find_pair_folders(root: Path) -> dict[str, PairFolders]:
@@ -126,6 +126,6 @@ def pair_files(root: Path, folders: PairFolders, faults: FaultList) -> tuple[lis
     for stem in sorted(set(masks) - used):
         place = printable(str(root / folders.masks / masks[stem]))
         faults.note("mask without image", place, f"no image of its name in {folders.images}")
-    if not images:
+    if not images and not missing:  # what is missing has been told
         raise ValueError(f"no images with masks in {printable(str(root / folders.images))} and {folders.masks}")
     return images, paired

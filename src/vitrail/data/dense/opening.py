@@ -10,7 +10,7 @@ import numpy as np
 
 from vitrail.data.dense.contract import DetectionData, SegmentationData
 from vitrail.data.dense.dense_sources import DenseOpening, DenseSource, DetectionSource, SegmentationSource, SomeSet
-from vitrail.data.dense.mask_pairs import has_masks
+from vitrail.data.dense.mask_pairs import find_pair_folders, has_masks
 from vitrail.data.exclusion import find_kept
 from vitrail.data.sources.named import default_root
 from vitrail.data.sources.names import NAMED
@@ -81,8 +81,10 @@ def guess_marks(spec: str) -> MarkedBy:
     root = Path(spec).expanduser()
     if not root.is_dir():
         return "classes"
-    if has_masks(root):
-        return "masks"
+    if has_masks(root) or any(
+        (root / pair.masks).name in ("masks", "mask") for pair in find_pair_folders(root).values()
+    ):
+        return "masks"  # also where masks/ is empty: the check says what is missing
     has_coco = any(root.glob("annotations/*.json")) or any(root.glob("*/_annotations.coco.json"))
     has_yolo = any((root / name).exists() for name in ("data.yaml", "data.yml")) or any(
         next((root / folder).rglob("*.txt"), None) is not None for folder in ("labels", "train/labels")
@@ -178,6 +180,12 @@ def _root(name: str, rest: str) -> Path:
     return Path(rest).expanduser() if rest else default_root() / name
 
 
+def _name_of(root: Path) -> str:
+    """What data in a folder, or of a file in it, is called."""
+    place = root.resolve()
+    return f"{place.parent.name}-{place.stem}" if place.is_file() else place.name or str(place)
+
+
 def _open_shapes_masks(name: str, rest: str, opening: DenseOpening) -> SegmentationSource:
     from vitrail.data.dense.drawn_shapes import open_shapes_masks
 
@@ -211,7 +219,8 @@ def _open_plain_masks(path: Path, opening: DenseOpening) -> SegmentationSource:
 def _open_coco(name: str, rest: str, opening: DenseOpening) -> DetectionSource:
     from vitrail.data.dense.coco_objects import open_coco
 
-    return open_coco(_root(name, rest), name=name, opening=opening)
+    root = _root(name, rest)
+    return open_coco(root, name=_name_of(root) if rest else name, opening=opening)
 
 
 def _open_yolo(name: str, rest: str, opening: DenseOpening) -> DetectionSource:
@@ -219,7 +228,8 @@ def _open_yolo(name: str, rest: str, opening: DenseOpening) -> DetectionSource:
 
     if not rest:
         raise ValueError("yolo needs the folder that holds data.yaml or classes.txt: yolo:FOLDER")
-    return open_yolo(Path(rest).expanduser(), name=name, opening=opening)
+    root = Path(rest).expanduser()
+    return open_yolo(root, name=_name_of(root.parent if root.is_file() else root), opening=opening)
 
 
 def _open_voc_objects(name: str, rest: str, opening: DenseOpening) -> DetectionSource:
