@@ -139,6 +139,15 @@ def test_bad_options_are_one_line(run: RunFolder, photos: Path, capsys: pytest.C
     assert "neither a run" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("inner", ["", "found"])
+def test_pictures_do_not_land_among_the_images(
+    inner: str, run: RunFolder, photos: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["predict", str(run.path), str(photos), "--out", str(photos / inner)]) == 2
+    assert "choose another --out" in capsys.readouterr().err
+    assert not (photos / "found").exists()
+
+
 def test_classes_without_names_are_numbers(tmp_path: Path, photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = vitrail.create_model("deit_tiny", image_size=16, patch_size=4, dim=32, num_heads=2, depth=1, num_classes=3)
     vitrail.save_model(model, tmp_path / "model")

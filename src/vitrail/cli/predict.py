@@ -78,6 +78,8 @@ def run(arguments: argparse.Namespace) -> int:
     world = arguments.world
     words, trunk = _take_trunk(arguments.paths)
     model, *words = join_init_of(arguments.model, words)
+    if arguments.out is not None:
+        _refuse_within(arguments.out, words)
     trained = load_trained(model, trunk=trunk)
     trained.require_classifier(model)
     paths = world.share(find_images(words) if world.is_main else None)  # stdin is the main process's
@@ -145,6 +147,16 @@ def _open_saved(arguments: argparse.Namespace, trained: "Trained", paths: Sequen
     return SavedAnswers(
         arguments.save, key=hash_text(f"{settings} {weights} {arguments.top} {arguments.threshold}"), paths=paths
     )
+
+
+def _refuse_within(out: str, words: Sequence[str]) -> None:
+    """Refuse a folder for pictures inside one that images are read from: the next time they would be among them."""
+    folder = Path(out).expanduser().resolve()
+    for word in words:
+        if os.path.isdir(word) and folder.is_relative_to(Path(word).resolve()):
+            raise ValueError(
+                f"{out} lies inside {word}, where its pictures would be read as images: choose another --out"
+            )
 
 
 def _make_folder(place: str) -> Path:
