@@ -104,8 +104,11 @@ def test_objects_without_masks_leave_boxes_alone(tmp_path: Path) -> None:
         ([box_row(1, 9, (1, 1, 2, 2))], "annotation 1 has the category 9, which is not in the list"),
         ([box_row(5, 3, (1, 1, 2, 2))], "annotation 1 is of the image 5, which is not there"),
         ([box_row(1, 3, (5, 5, -2, 2))], "size -2 x 2: write x, y, width, height"),
-        ([box_row(1, 3, (1, 1, 2, 2), bbox=[1, 2])], "not enough values"),
-        ([box_row(1, 3, (1, 1, 2, 2), bbox=["a", 1, 2, 3])], "could not convert"),
+        ([box_row(1, 3, (1, 1, 2, 2), bbox=[1, 2])], "its bbox is [1, 2]: write four numbers"),
+        ([box_row(1, 3, (1, 1, 2, 2), bbox=["a", 1, 2, 3])], "its bbox is ['a', 1, 2, 3]: write four numbers"),
+        ([{"image_id": 1, "category_id": 3}], "annotation 1: it has no bbox"),
+        ([box_row(1, 3, (1, 1, 2, 2), area="b")], "its area is 'b', which is no number"),
+        ([box_row(1, 3, (1, 1, 2, 2), segmentation=[["a"] * 6])], "no list of polygons"),
         ([box_row(1, 3, (1, 1, 2, 2), segmentation={"size": [3, 3], "counts": [9]})], "its mask is [3, 3]"),
         ([box_row(1, 3, (1, 1, 2, 2), segmentation={"size": [12, 16], "counts": [9]})], "have 9 pixels"),
         ([box_row(1, 3, (1, 1, 2, 2), segmentation=[[1, 2, 3, 4, 5, 6, 7]])], "a polygon has 7 numbers"),
@@ -129,7 +132,7 @@ def test_annotations_that_are_wrong(tmp_path: Path, rows: list[dict], told: str)
         ({"images": [{"id": 1, "file_name": "1.jpg"}], "annotations": []}, "lists no categories"),
         ([], "must hold an object"),
         ({"images": [{"id": "x", "file_name": "1.jpg"}], "categories": [{"id": 1, "name": "a"}]}, "not a whole number"),
-        ({"images": [{"id": 1}], "categories": [{"id": 1, "name": "a"}]}, "KeyError 'file_name'"),
+        ({"images": [{"id": 1}], "categories": [{"id": 1, "name": "a"}]}, "an image has no file_name"),
         (
             {"images": [{"id": 1, "file_name": "x.jpg"}], "categories": [{"id": 1, "name": "a"}]},
             "are not there: looked in",
@@ -261,7 +264,7 @@ def test_lines_that_are_wrong(tmp_path: Path, line: str, told: str) -> None:
 @pytest.mark.parametrize(
     ("table", "told"),
     [
-        ("train: images\n", "KeyError 'names'"),
+        ("train: images\n", "it has no `names`"),
         ("names: [a\n", "is not valid YAML"),
         ("names: {1: a}\n", "numbered from 0"),
         ("names: [a]\ntrain: elsewhere\n", "names elsewhere, which is not there"),
@@ -374,6 +377,9 @@ def test_coco_and_voc_without_objects_are_refused(tmp_path: Path) -> None:
     write_small_coco(tmp_path / "coco", [])
     with pytest.raises(ValueError, match=r"instances_train2017\.json: none of the 2 images of train has an object"):
         open_it(f"coco:{tmp_path / 'coco'}")
+    write_small_coco(tmp_path / "outside", [box_row(1, 3, (100, 100, 5, 5)), box_row(2, 3, (2, 2, 0, 5))])
+    with pytest.raises(ValueError, match=r"none of the 2 images of train has an object: every box lies outside its"):
+        open_it(f"coco:{tmp_path / 'outside'}")
     write_image(tmp_path / "voc/a.jpg")
     (tmp_path / "voc/a.xml").write_text(voc_xml([]))
     with pytest.raises(ValueError, match=r"none of the 1 images of train has an object: looked for object in .*a\.xml"):

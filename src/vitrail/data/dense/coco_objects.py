@@ -13,7 +13,7 @@ from vitrail.data.contract import Note
 from vitrail.data.decode import MAX_PIXELS
 from vitrail.data.dense.dense_sources import DenseOpening, DetectionSource
 from vitrail.data.dense.faults import FaultList
-from vitrail.data.dense.packed_objects import ObjectFiles, ObjectRow, PackedObjects
+from vitrail.data.dense.packed_objects import OUTSIDE, ObjectFiles, ObjectRow, PackedObjects
 from vitrail.data.dense.run_lengths import check_runs, parse_text
 from vitrail.data.splits import ALIASES, SPLITS, canonical
 from vitrail.data.stored import printable
@@ -21,6 +21,7 @@ from vitrail.storage import content_of, read_json_object
 
 _REMEDY = "it must be a COCO file with images, annotations and categories"
 _NUM_TRIED = 3  # images that are looked for in a folder before it is taken for theirs
+_SHOWN = 60  # letters of a wrong value that a message shows
 _MIN_RING = 6  # numbers of a triangle
 
 
@@ -40,8 +41,9 @@ def open_coco(root: Path, *, name: str, opening: DenseOpening) -> DetectionSourc
     has_masks = all(bool(file.objects.has_outline.all()) for file in read.values())
     sets = [file.make_set(place, split=split, name=name, has_masks=has_masks) for split, file in read.items()]
     for split, file in read.items():
-        if not len(file.objects.labels):
-            looked = "its list of annotations is empty"
+        num_objects = len(file.objects.labels)
+        if not num_objects or not file.objects.is_inside(file.sizes).any():
+            looked = OUTSIDE if num_objects else "its list of annotations is empty"
             faults.report_unmarked(file.path, split=split, num_images=len(file.names), looked=looked)
     notes = [*faults.notes, *(note for file in read.values() for note in file.note_outlines(has_masks=has_masks))]
     parts, split_notes = DetectionSource.complete(sets, opening)
@@ -98,12 +100,15 @@ class _CocoFile:
                 raise ValueError(f"{path} lists no images: {_REMEDY}")
             if not categories:
                 raise ValueError(f"{path} lists no categories: {_REMEDY}")
-            named = {int(row["id"]): str(row["name"]) for row in categories}
-            ids = [_whole(row["id"], "the id of an image") for row in images]
+            named = {
+                _whole(_get(row, "id", "a category"), "the id of a category"): str(_get(row, "name", "a category"))
+                for row in categories
+            }
+            ids = [_whole(_get(row, "id", "an image"), "the id of an image") for row in images]
             if len(set(ids)) < len(ids) or len(named) < len(categories):
                 raise ValueError(f"{path} has two images or categories of one id")
             sizes = np.array([[int(row.get("height") or 0), int(row.get("width") or 0)] for row in images])
-            names = tuple(str(row["file_name"]) for row in images)
+            names = tuple(str(_get(row, "file_name", "an image")) for row in images)
             known = dict(sorted(named.items()))
             rows = _read_rows(path, annotations, ids=ids, sizes=sizes, categories=known, faults=faults)
             return cls(path, names, tuple(ids), sizes, known, PackedObjects(rows))
@@ -156,18 +161,18 @@ def _read_rows(
     for number, annotation in enumerate(annotations):
         name = f"annotation {annotation.get('id', number) if isinstance(annotation, Mapping) else number}"
         try:
-            place, label = places.get(annotation["image_id"]), labels.get(annotation["category_id"])
+            place, label = places.get(_get(annotation, "image_id")), labels.get(_get(annotation, "category_id"))
             if place is not None and label is not None:
                 size = int(sizes[place, 0]), int(sizes[place, 1])
                 rows[place].append(
                     _read_row(annotation, label=label, size=size)
                 )  # one of a negative size too: where it is only noted, it can be drawn
-                _, _, width, height = map(float, annotation["bbox"])
+                _, _, width, height = _read_box(annotation)
                 if width < 0 or height < 0:
                     raise ValueError(f"its box has the size {width:g} x {height:g}: write x, y, width, height")
                 continue
         except (ValueError, TypeError, LookupError, ArithmeticError) as error:
-            reason = f"KeyError {error}" if isinstance(error, LookupError) else str(error)
+            reason = str(error) if isinstance(error, ValueError) else "its values are not those of a COCO file"
             faults.report("faulty annotation", path, f"{name}: {' '.join(reason.split())}")
             continue
         if place is None:
@@ -179,21 +184,23 @@ def _read_rows(
 
 
 def _read_row(annotation: Mapping[str, Any], *, label: int, size: tuple[int, int]) -> ObjectRow:
-    left, top, width, height = map(float, annotation["bbox"])
+    left, top, width, height = _read_box(annotation)
     area = annotation.get("area")
-    if not math.isfinite(left + top + width + height + (0.0 if area is None else float(area))):
-        raise ValueError("its box or area is no number")
+    if not (area is None or _is_number(area)):
+        raise ValueError(f"its area is {_show(area)}, which is no number")
     outline = annotation.get("segmentation") or ()
     runs = None
     rings: list[np.ndarray] = []
     if isinstance(outline, dict):
-        if [int(side) for side in outline["size"]] != list(size):
+        if [int(side) for side in _get(outline, "size", "its segmentation")] != list(size):
             raise ValueError(f"its mask is {outline['size']}, its image {list(size)} high and wide")
         if size[0] * size[1] > MAX_PIXELS:
             raise ValueError(f"its image has {size[0] * size[1]:,} pixels, more than the limit of {MAX_PIXELS:,}")
-        counts = outline["counts"]
+        counts = _get(outline, "counts", "its segmentation")
         runs = check_runs(parse_text(counts) if isinstance(counts, (str, bytes)) else counts, size)
     else:
+        if not isinstance(outline, (list, tuple)) or not all(_is_ring(ring) for ring in outline):
+            raise ValueError("its segmentation is no list of polygons, each a list of numbers x1, y1, x2, y2 ...")
         odd = next((len(ring) for ring in outline if len(ring) % 2), None)
         if odd is not None:
             raise ValueError(f"a polygon has {odd} numbers: they come in pairs")
@@ -208,6 +215,34 @@ def _read_row(annotation: Mapping[str, Any], *, label: int, size: tuple[int, int
         is_crowd=bool(annotation.get("iscrowd", 0)),
         area=None if area is None else float(area),
     )
+
+
+def _read_box(annotation: Mapping[str, Any]) -> tuple[float, float, float, float]:
+    box = _get(annotation, "bbox")
+    if not isinstance(box, (list, tuple)) or len(box) != 4 or not all(map(_is_number, box)):
+        raise ValueError(f"its bbox is {_show(box)}: write four numbers, x, y, width, height")
+    left, top, width, height = map(float, box)
+    return left, top, width, height
+
+
+def _is_ring(ring: object) -> bool:
+    return isinstance(ring, (list, tuple)) and all(isinstance(number, (int, float)) for number in ring)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _get(row: object, key: str, what: str = "it") -> Any:
+    """What an object of the file has under a key, which must be there."""
+    if not isinstance(row, Mapping) or key not in row:
+        raise ValueError(f"{what} has no {key}")
+    return row[key]
+
+
+def _show(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
 def _whole(value: object, what: str) -> int:

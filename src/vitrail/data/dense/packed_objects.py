@@ -12,6 +12,8 @@ from vitrail.data.dense.polygons import fill_polygons
 from vitrail.data.dense.run_lengths import fill_runs
 from vitrail.data.stored import FileDataset
 
+OUTSIDE = "every box lies outside its image, or has no area"  # of a split in which nothing could be learnt
+
 
 @dataclass(frozen=True, eq=False, slots=True)
 class ObjectRow:
@@ -80,6 +82,17 @@ class PackedObjects:
         """Boxes as they were written, in pixels of an image of that height and width: float64 [objects, 4]."""
         boxes = self.boxes[numbers]
         return boxes * np.tile(size[::-1], 2) if self.is_relative else boxes
+
+    def is_inside(self, sizes: np.ndarray | None = None) -> np.ndarray:
+        """Which boxes have an area inside their image: bool [objects].
+
+        `sizes` are heights and widths [images, 2], which relative places need not; a size of 0 is unknown, and all
+        that is said of such an image counts.
+        """
+        borders = np.ones((len(self), 2)) if sizes is None else np.asarray(sizes, dtype=np.float64)[:, ::-1]
+        borders = np.repeat(borders, np.diff(self.starts), axis=0)
+        boxes = np.clip(self.boxes, 0, np.tile(borders, 2))
+        return (boxes[:, 2:] > boxes[:, :2]).all(axis=1) | (borders == 0).any(axis=1)
 
     def window(self, number: int, size: tuple[int, int]) -> MaskWindow:
         """The mask of an object in an image of that height and width."""

@@ -13,7 +13,7 @@ from vitrail.data.dense.dense_sources import DenseOpening, DetectionSource
 from vitrail.data.dense.faults import FaultList
 from vitrail.data.dense.image_files import list_folders, list_images, splits_in
 from vitrail.data.dense.mask_pairs import has_masks
-from vitrail.data.dense.packed_objects import ObjectFiles, ObjectRow, PackedObjects
+from vitrail.data.dense.packed_objects import OUTSIDE, ObjectFiles, ObjectRow, PackedObjects
 from vitrail.data.stored import printable
 from vitrail.storage import content_of, parse_yaml, read_text
 
@@ -40,8 +40,9 @@ def open_yolo(root: Path, *, name: str, opening: DenseOpening) -> DetectionSourc
         for split, listing in listings.items()
     }
     for split, listing in listings.items():
-        if not any(rows[split]):
-            told = _tell_missing(place, listing)
+        is_marked = any(rows[split])
+        if not is_marked or not PackedObjects(rows[split], is_relative=True).is_inside().any():
+            told = OUTSIDE if is_marked else _tell_missing(place, listing)
             faults.report_unmarked(printable(str(place)), split=split, num_images=len(listing), looked=told)
     everything = [row for items in rows.values() for objects in items for row in objects]
     is_outlined = bool(everything) and all(row.rings for row in everything)
@@ -73,7 +74,9 @@ def _read_table(root: Path) -> tuple[tuple[str, ...], Mapping[str, Any]]:
         return tuple(line.strip() for line in text.splitlines() if line.strip()), {}
     content = parse_yaml(text, label=str(path), loader=yaml.SafeLoader)
     with content_of(path, remedy=_TABLE_REMEDY):
-        names = content["names"]
+        names = content.get("names") if isinstance(content, Mapping) else None
+        if names is None:
+            raise ValueError("it has no `names`")
         if isinstance(names, Mapping):
             if sorted(names) != list(range(len(names))):
                 raise ValueError("its names must be numbered from 0 without a gap")
