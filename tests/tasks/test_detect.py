@@ -283,7 +283,10 @@ def test_data_that_does_not_suit_is_told_in_a_line(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("detector.anchor_sizes=[8, 16]",), "anchor_sizes"),
+        (
+            ("detector.anchor_sizes=[8, 16]",),
+            r"detector\.anchor_sizes cannot be \[8, 16\]: there are five levels: name five sides in pixels",
+        ),
         (("evaluation.image_size=64",), "whole images are measured"),
         (("sharding=full",), "can't be divided over processes"),
         (

@@ -190,7 +190,7 @@ def test_evaluation_looks_as_it_is_asked(run: RunFolder, capsys: pytest.CaptureF
     [
         (("evaluation.crop_ratio=0.9",), "whole images are measured"),
         (("segment.ignore=[cat]",), "segment.ignore names 'cat', which is no class of the data"),
-        (("segment.blocks=[0, 1, 1, 5]",), "level 5 is not one of the 2 blocks"),
+        (("segment.blocks=[0, 1, 1, 5]",), r"segment\.blocks names block 5, but deit_tiny has 2: from 0 to 1"),
         (
             ("segment.blocks=[1, 2]",),
             r"segment\.blocks cannot be \[1, 2\]: four blocks are read, counted from 0: name four",

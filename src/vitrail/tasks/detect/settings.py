@@ -1,15 +1,16 @@
 """What a recipe of detection says beside what every image recipe does."""
 
 from collections.abc import Set
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field, PositiveInt, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from vitrail.settings.dense import DetectAugmentationSettings, FitSettings
 from vitrail.settings.image_recipe import ImageEvaluationSettings, ImageRecipe
 from vitrail.settings.section import Section
 
+_NUM_LEVELS = 5  # of the feature pyramid network
 AnchorSizes = tuple[PositiveInt, PositiveInt, PositiveInt, PositiveInt, PositiveInt]
 
 
@@ -44,6 +45,16 @@ class DetectorSection(Section):
     """overlap (IoU) above which the less probable of two boxes of one class is dropped"""
     max_detections: PositiveInt = 100
     """objects that are said of an image, at most"""
+
+    @field_validator("anchor_sizes", mode="before")
+    @classmethod
+    def check_anchors(cls, sizes: Any) -> Any:
+        """Refuse another number of sides in one line."""
+        if isinstance(sizes, (list, tuple)) and len(sizes) != _NUM_LEVELS:
+            raise PydanticCustomError(
+                "anchor_sizes", "there are five levels: name five sides in pixels, such as [32, 64, 128, 256, 512]"
+            )
+        return sizes
 
     def unused(self) -> Set[str]:
         """What is read only where there are masks."""

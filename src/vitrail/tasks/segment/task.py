@@ -91,6 +91,12 @@ class Segment(DenseTask[MaskBatch, SegmentationData]):
     def make_model(self, description: Mapping[str, Any]) -> SegmentModel:
         """The recipe's trunk with a head for the data's classes."""
         trunk = make_backbone(self.recipe, num_classes=0)
+        blocks, count = self.recipe.segment.blocks or (), trunk.num_levels
+        beyond = next((block for block in blocks if not -count <= block < count), None)
+        if count and beyond is not None:
+            raise ValueError(
+                f"segment.blocks names block {beyond}, but {trunk.name} has {count}: from 0 to {count - 1}"
+            )
         return SegmentModel(trunk, self.recipe.segment.build(num_classes=len(require_classes(description))))
 
     def make_samples(self) -> MaskSamples:
