@@ -104,6 +104,14 @@ def test_folders_of_any_kind_are_opened(tmp_path: Path) -> None:
     assert said == ["learning from 16 images of albums without labels; data.val=none: nothing is measured"]
 
 
+def test_masks_beside_images_are_told(tmp_path: Path) -> None:
+    make_photos(tmp_path / "pairs" / "images", 6)
+    make_photos(tmp_path / "pairs" / "masks", 6)
+    _, said = opened(tmp_path / "pairs")
+    assert said[1].endswith(f"give data={tmp_path / 'pairs' / 'images'} to leave them out")
+    assert len(opened(tmp_path / "pairs" / "images")[1]) == 1
+
+
 def test_one_image_each_is_no_class(tmp_path: Path) -> None:
     for name in "abcdef":
         make_photos(tmp_path / "each" / name, 1)

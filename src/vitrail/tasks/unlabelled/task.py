@@ -28,7 +28,7 @@ from vitrail.tasks.unlabelled.evaluator import FeatureEvaluator
 from vitrail.tasks.unlabelled.feature_sections import feature_sections
 from vitrail.tasks.unlabelled.measures import MEASURES, SIGNALS
 from vitrail.tasks.unlabelled.settings import UnlabelledRecipe
-from vitrail.tasks.unlabelled.unlabelled_data import UnlabelledData, open_unlabelled, remark_sizes
+from vitrail.tasks.unlabelled.unlabelled_data import UnlabelledData, open_unlabelled, remark_masks, remark_sizes
 
 if TYPE_CHECKING:
     from vitrail.inference.passes import Passes
@@ -145,6 +145,8 @@ class UnlabelledTask(VisualTask[B]):
         self.data = open_unlabelled(self.recipe.data)
         if self.site.stage == 0:
             self.site.reporter.say(self.data.remark())
+            if told := remark_masks(self.recipe.data):
+                self.site.reporter.say(told)
         if self.site.stage == 0 and self.site.folder is not None and (told := remark_sizes(self.data.train, self.crop)):
             self.site.reporter.say(told)
         if self.recipe.regularisation.early_stop is not None and not self.deciding.is_quality:

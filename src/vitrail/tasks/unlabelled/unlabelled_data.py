@@ -1,6 +1,7 @@
 """Images that are learnt from without labels, and the labels that some of them have, which measures alone read."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ import numpy as np
 from vitrail.data.contract import Dataset, Level
 from vitrail.data.datasets import open_source
 from vitrail.data.decode import BrokenImageError, open_image
+from vitrail.data.dense.mask_pairs import find_pair_folders, has_masks
 from vitrail.data.draws import Draws
 from vitrail.settings.data import DataSettings, OpenedSplits
 
@@ -119,6 +121,19 @@ def _choose_level(settings: DataSettings, opened: OpenedSplits) -> str | None:
         return None
     opened.train.level(settings.level)  # one that is not there is told here
     return settings.level
+
+
+def remark_masks(settings: DataSettings) -> str | None:
+    """One line where a folder has masks beside its images, which would be learnt from as if they were photos."""
+    root = Path(settings.spec or "").expanduser()
+    if settings.spec is None or not root.is_dir() or not has_masks(root):
+        return None
+    pair = next(iter(find_pair_folders(root).values()))
+    images = "images" if pair.images.startswith("images/") else pair.images
+    return (
+        f"warning: {root / pair.masks} looks like masks of {root / pair.images}, and is learnt from as if it were "
+        f"photos: give data={root / images} to leave them out"
+    )
 
 
 def remark_sizes(data: Dataset, crop: int) -> str | None:
