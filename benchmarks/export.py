@@ -146,7 +146,7 @@ def compare(
         folder.mkdir()
         names = choose_engines(engines, precision="fp32")
         say(f"{ours}: writing it for {', '.join(names)}, and choosing")
-        record = write_fastest(
+        record, _ = write_fastest(
             folder,
             trained,
             ExportSettings(engine="auto"),

@@ -179,8 +179,51 @@ def test_auto_takes_the_fastest_and_writes_down_why(
     assert {one["engine"] for one in measured} == {"eager", "onnx"}
     assert {one["batch"] for one in measured} == {1, 16}
     assert (record.engine, record.threads) == (record.choice["engine"], record.choice["threads"])
-    assert "Why this engine" in (tmp_path / "out" / "certificate.html").read_text()
+    page = (tmp_path / "out" / "certificate.html").read_text()
+    assert "at a time" in page[page.index("Why this engine") :]
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_auto_leaves_out_engines_that_do_not_agree_or_fail(
+    run: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from vitrail.inference.engines.onnx_engine import OnnxEngine
+    from vitrail.inference.engines.program_engines import ProgramEngine
+
+    monkeypatch.setattr("vitrail.inference.quantising.SECONDS", 0.01)
+    honest = OnnxEngine.compute
+
+    def fail(self: ProgramEngine, images: torch.Tensor) -> Any:
+        raise RuntimeError("Non-zero status\ncode")
+
+    def drift(self: OnnxEngine, images: torch.Tensor) -> Any:
+        return {name: 1.01 * value for name, value in honest(self, images).items()}
+
+    monkeypatch.setattr(ProgramEngine, "compute", fail)
+    monkeypatch.setattr(OnnxEngine, "compute", drift)
+    monkeypatch.setattr(  # onnx is the fastest
+        "vitrail.inference.quantising.choose_fastest",
+        lambda found: choose_fastest([one for one in found if one.engine == "onnx"] or found),
+    )
+    words = ["export", str(run), "--to", "auto", "threads=1", f"out={tmp_path / 'out'}"]
+    assert main([*words, "--engines", "eager,torch,onnx"]) == 0
+    assert caplog.messages.count("torch is left out: Non-zero status code") == 1
+    assert "onnx is left out: the export does not agree with the model: its answers differ by" in caplog.text
+    record = read_record(tmp_path / "out")
+    assert record.choice is not None
+    assert (record.engine, record.choice["engine"], record.threads) == ("eager", "eager", 1)
+    assert set(record.choice["left_out"]) == {"torch", "onnx"}
+    assert {one["threads"] for one in record.choice["measurements"]} == {1}
+    words[-1] = f"out={tmp_path / 'other'}"
+    assert main([*words, "--engines", "torch,onnx"]) == 2
+    assert "no engine gives the answers of the model" in capsys.readouterr().err.splitlines()[-1]
+    assert not (tmp_path / "other").exists()
+    assert main(["benchmark", str(run), "--engines", "torch", "--batch", "1", "--seconds", "0.01"]) == 2
+    assert "no engine computes the model here (torch: Non-zero status code)" in capsys.readouterr().err
 
 
 def test_the_fastest_is_the_best_on_average_over_batches() -> None:
@@ -293,14 +336,14 @@ def test_auto_does_not_take_int8_where_it_is_slower(
     monkeypatch.setattr("vitrail.inference.quantising._SECONDS", 0.01)
     monkeypatch.setattr("vitrail.inference.quantising.SECONDS", 0.01)
     monkeypatch.setattr("vitrail.inference.choosing.thread_counts", lambda: [1])
-    honest = EagerEngine.__call__
+    honest = EagerEngine.compute
 
     def slow(self: EagerEngine, images: torch.Tensor) -> Any:
         if any(type(layer).__name__ == "Int8Linear" for layer in self.whole.modules()):
             time.sleep(0.05)
         return honest(self, images)
 
-    monkeypatch.setattr(EagerEngine, "__call__", slow)
+    monkeypatch.setattr(EagerEngine, "compute", slow)
     words = ["--to", "auto", "--engines", "eager", "--quantise", "int8", "--max-loss", "100"]
     assert main(["export", str(run), *words, f"out={tmp_path / 'out'}"]) == 0
     assert "int8 is not taken: eager in float32 is faster here" in capsys.readouterr().err

@@ -1,5 +1,6 @@
 """Which engine is the fastest here: all in one run, by turns, with one thread and all cores, whole and in parts."""
 
+import logging
 import math
 import multiprocessing
 import os
@@ -8,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from vitrail.inference.engines import find_engine, open_engine
 from vitrail.inference.engines.contract import Engine
 from vitrail.inference.export_record import ExportRecord
 
+_LOGGER = logging.getLogger(__name__)
 _WARM_UPS = 2
 PARTS: tuple[int | None, ...] = (None, 4)  # images of a batch that are computed at a time: all, or a few
 _FEWEST, _MOST = 5, 200  # calls of each contender that are timed
@@ -61,6 +63,7 @@ class Comparison:
     engine: str
     threads: int
     part: int | None = None
+    left_out: Mapping[str, str] = field(default_factory=dict)  # engines that can't be taken, and why
 
     def describe(self) -> dict[str, Any]:
         """All of it, for JSON."""
@@ -68,6 +71,7 @@ class Comparison:
             "engine": self.engine,
             "threads": self.threads,
             "part": self.part,
+            "left_out": dict(self.left_out),
             "cores": count_cores(),
             "torch": torch.__version__,
             "measurements": [asdict(one) for one in self.measurements],
@@ -96,31 +100,60 @@ def compare_contenders(
     """Time all contenders by turns, for about so many `seconds` each and batch; the fastest is the best on average.
 
     Each computes batches whole, and in parts where they are larger. The average over batches is the geometric mean of
-    images a second.
+    images a second. One that can't be opened or can't compute a batch is told of and left out.
     """
-    engines = [_open(one) for one in contenders]
+    left_out: dict[str, str] = {}
+
+    def leave_out(label: str, error: Exception) -> None:
+        if label not in left_out:
+            left_out[label] = say_why(error)
+            _LOGGER.warning("%s is left out: %s", label, left_out[label])
+
+    engines: dict[int, Engine] = {}
+    for place, one in enumerate(contenders):
+        try:
+            engines[place] = _open(one)
+        except Exception as error:  # engines have errors of their own, with no common parent
+            leave_out(one.label, error)
     found: list[Measurement] = []
     for batch in batches:
-        ways = [(place, part) for place in range(len(engines)) for part in PARTS if part is None or part < batch]
+        here = [place for place in engines if contenders[place].label not in left_out]
+        ways = [(place, part) for place in here for part in PARTS if part is None or part < batch]
         asks = {
             number: partial(engines[place].in_parts, pixels(contenders[place], batch), part)
             for number, (place, part) in enumerate(ways)
         }
         told(f"{len(asks)} contenders, {batch} images at a time")
-        for number, times in time_by_turns(asks, seconds=seconds).items():
+        failures: dict[int, Exception] = {}
+        for number, times in time_by_turns(asks, seconds=seconds, failed=failures.__setitem__).items():
             place, part = ways[number]
             found.append(_measure(contenders[place], batch, times, part=part))
+        for number, failure in failures.items():
+            leave_out(contenders[ways[number][0]].label, failure)
+    found = [one for one in found if one.engine not in left_out]
+    if not found:
+        reasons = "; ".join(f"{label}: {reason}" for label, reason in left_out.items())
+        raise ValueError(f"no engine computes the model here ({reasons})")
     if has_memory:
         del engines, asks
-        peaks = {place: measure_memory(one, pixels(one, max(batches))) for place, one in enumerate(contenders)}
-        known = {(one.label, one.threads): peaks[place] for place, one in enumerate(contenders)}
+        known = {
+            (one.label, one.threads): measure_memory(one, pixels(one, max(batches)))
+            for one in contenders
+            if one.label not in left_out
+        }
         found = [
             Measurement(
                 **{**asdict(one), "peak_mb": known[one.engine, one.threads] if one.batch == max(batches) else None}
             )
             for one in found
         ]
-    return Comparison(tuple(found), *choose_fastest(found))
+    return Comparison(tuple(found), *choose_fastest(found), left_out=left_out)
+
+
+def say_why(error: Exception) -> str:
+    """What an error of any library says, in one short line."""
+    reason = " ".join(str(error).split()) or type(error).__name__
+    return reason if isinstance(error, ValueError) else reason[:200]
 
 
 def choose_fastest(measurements: Sequence[Measurement]) -> tuple[str, int, int | None]:
@@ -141,20 +174,40 @@ def choose_fastest(measurements: Sequence[Measurement]) -> tuple[str, int, int |
     return max(dict.fromkeys((one.engine, one.threads, one.part) for one in measurements), key=mean)
 
 
-def time_by_turns(asks: Mapping[int, Callable[[], object]], *, seconds: float) -> dict[int, list[float]]:
-    """Seconds of each call; all are called in turn, so that what else the machine does hits them alike."""
+def time_by_turns(
+    asks: Mapping[int, Callable[[], object]],
+    *,
+    seconds: float,
+    failed: Callable[[int, Exception], object] | None = None,
+) -> dict[int, list[float]]:
+    """Seconds of each call; all are called in turn, so that what else the machine does hits them alike.
+
+    `failed` hears of one that raises, which is called no more and has no times; without it the error is the caller's.
+    """
     times: dict[int, list[float]] = {place: [] for place in asks}
-    for ask in asks.values():
+
+    def ask(place: int) -> None:
+        try:
+            asks[place]()
+        except Exception as error:  # engines have errors of their own, with no common parent
+            if failed is None:
+                raise
+            del times[place]
+            failed(place, error)
+
+    for place in asks:
         for _ in range(_WARM_UPS):
-            ask()
-    deadline = time.perf_counter() + seconds * len(asks)
+            if place in times:
+                ask(place)
+    deadline = time.perf_counter() + seconds * len(times)
     for number in range(_MOST):
         if number >= _FEWEST and time.perf_counter() > deadline:
             break
-        for place, ask in asks.items():
+        for place in list(times):
             start = time.perf_counter()
-            ask()
-            times[place].append(time.perf_counter() - start)
+            ask(place)
+            if place in times:
+                times[place].append(time.perf_counter() - start)
     return times
 
 

@@ -101,11 +101,12 @@ def _choice(choice: Mapping[str, Any]) -> PageSection:
             one["engine"],
             one["threads"],
             one["batch"],
+            one.get("part") or "all",
             f"{one['images_per_second']:.1f}",
             f"{one['p50_ms']:.1f}",
             f"{one['p99_ms']:.1f}",
         )
         for one in choice.get("measurements", [])
     ]
-    columns = ("engine", "threads", "batch", "images/s", "p50, ms", "p99, ms")
+    columns = ("engine", "threads", "batch", "at a time", "images/s", "p50, ms", "p99, ms")
     return PageSection("Why this engine", render_table(rows, columns=columns, style="numbers"))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from vitrail.inference.benchmarking import Comparison, Contender, compare_contenders, thread_counts
+from vitrail.inference.benchmarking import Comparison, Contender, compare_contenders, say_why, thread_counts
 from vitrail.inference.engines import ENGINES, find_engine, installed_engines
 from vitrail.inference.export_record import ExportRecord
 from vitrail.inference.exporting import ExportSettings, make_draft, write_export
@@ -48,11 +48,11 @@ def write_candidates(
         place.mkdir()
         try:
             record = write_export(place, trained, own, source=source, draft=make_draft(trained, own))
-        except ValueError as error:
+        except Exception as error:  # engines have errors of their own, with no common parent
             if len(engines) == 1:
                 raise
-            reasons.append(f"{name}: {error}")
-            _LOGGER.warning("%s is left out: %s", name, error)
+            reasons.append(f"{name}: {say_why(error)}")
+            _LOGGER.warning("%s is left out: %s", name, say_why(error))
             continue
         found[name] = Candidate(place, record)
     if not found:
@@ -64,16 +64,17 @@ def compare_candidates(
     candidates: dict[str, Candidate],
     *,
     images: ProofImages | None,
+    threads: int | None = None,
     batches: Sequence[int] = BATCHES,
     seconds: float = SECONDS,
     has_memory: bool = False,
     told: Callable[[str], object] = lambda line: None,
 ) -> Comparison:
-    """The candidates timed by turns, each with one thread and with all cores, batches whole and in parts."""
+    """The candidates timed by turns, batches whole and in parts; `threads` of None are one, and all cores."""
     contenders = [
-        Contender(label=name, folder=one.folder, record=one.record, threads=threads)
+        Contender(label=name, folder=one.folder, record=one.record, threads=count)
         for name, one in candidates.items()
-        for threads in thread_counts()
+        for count in (thread_counts() if threads is None else [threads])
     ]
     return compare_contenders(
         contenders,

@@ -7,15 +7,16 @@ from typing import Any
 
 from vitrail.inference.certificate import NUM_IMAGES
 from vitrail.inference.choosing import choose_engines
-from vitrail.inference.export_record import ExportRecord
 from vitrail.inference.exporting import (
     AUTO,
     Exported,
     ExportSettings,
+    Proved,
     check_target,
     export_folder,
     export_trained,
     find_recipe_text,
+    prove,
 )
 from vitrail.inference.passes import check_keys, keep_source, load_seeing, read_whole
 from vitrail.inference.proof_images import gather_images
@@ -75,10 +76,20 @@ def export(
     if to != AUTO and wanted is None:
         return export_trained(trained, chosen, out=target, **common, **options)
 
-    def write(folder: Path) -> ExportRecord:
+    def write(folder: Path) -> Proved:
         if to == AUTO:
-            return write_fastest(folder, trained, chosen, engines=engines, quantise=wanted, told=told, **common)
+            return write_fastest(
+                folder,
+                trained,
+                chosen,
+                engines=engines,
+                quantise=wanted,
+                allow_drift=allow_drift,
+                told=told,
+                **common,
+            )
         assert wanted is not None
-        return write_quantised(folder, trained, chosen, wanted, told=told, **common)
+        record = write_quantised(folder, trained, chosen, wanted, told=told, **common)
+        return record, prove(folder, record, trained, images=proof)
 
-    return export_folder(target, write, trained=trained, images=proof, **options)
+    return export_folder(target, write, **options)

@@ -40,6 +40,7 @@ from vitrail.storage import replacing_files, write_json, write_text
 from vitrail.storage.tensors import as_bytes
 
 AUTO = "auto"
+Proved = tuple[ExportRecord, Certificate]  # what a folder holds, and how far it agrees with its model
 
 
 @dataclass(frozen=True)
@@ -207,48 +208,48 @@ def export_trained(
     find_engine(settings.engine).require()
     draft = make_draft(trained, settings)
 
-    def write(folder: Path) -> ExportRecord:
-        return write_export(folder, trained, settings, source=source, draft=draft)
+    def write(folder: Path) -> Proved:
+        record = write_export(folder, trained, settings, source=source, draft=draft)
+        return record, prove(folder, record, trained, images=images)
 
-    return export_folder(out, write, trained=trained, images=images, **options)
+    return export_folder(out, write, **options)
 
 
 def export_folder(
     out: Path,
-    write: Callable[[Path], ExportRecord],
+    write: Callable[[Path], Proved],
     *,
-    trained: Trained,
-    images: ProofImages,
     allow_drift: bool = False,
     recipe: str | None = None,
 ) -> Exported:
-    """Let `write` fill a folder, prove it, and put it in its place; one that does not agree with the model is refused.
+    """Let `write` fill and prove a folder, and put it in its place; one that does not agree with the model is refused.
 
-    It is there whole or not at all. `images` are those that it is proved on; `recipe` is the text of the recipe of the
-    run that the model is of.
+    It is there whole or not at all. `recipe` is the text of the recipe of the run that the model is of.
     """
     check_target(out)
     with replacing_files(out, keeps_others=False) as folder:
-        record, certificate = seal(folder, write(folder), trained, images=images, allow_drift=allow_drift)
+        record, certificate = seal(folder, *write(folder), allow_drift=allow_drift)
         if recipe is not None:
             write_text(folder / RECIPE_FILE, recipe)
     note_own(out, record)
     return Exported(out, record, certificate)
 
 
-def seal(
-    folder: Path, record: ExportRecord, trained: Trained, *, images: ProofImages, allow_drift: bool
-) -> tuple[ExportRecord, Certificate]:
-    """Prove what a folder holds and write its certificate, and its record where that changes."""
+def prove(folder: Path, record: ExportRecord, trained: Trained, *, images: ProofImages) -> Certificate:
+    """Compare what a folder holds with its model, on these images."""
     engine = open_engine(folder, record)
     tolerance = None if record.quantised is not None else TOLERANCES[record.precision]
     try:
-        certificate = certify(trained, EngineModel(engine, record), images, tolerance=tolerance)
+        return certify(trained, EngineModel(engine, record), images, tolerance=tolerance)
     except ValueError:
         raise
     except Exception as error:  # engines have errors of their own, with no common parent
         reason = " ".join(str(error).split())[:200]
         raise ValueError(f"{record.engine} can't compute the export ({reason}): take another engine") from None
+
+
+def seal(folder: Path, record: ExportRecord, certificate: Certificate, *, allow_drift: bool) -> Proved:
+    """Write the certificate and the record of a folder, marked where it does not agree and may be kept."""
     if not certificate.agrees:
         if not allow_drift:
             raise ValueError(certificate.complaint())

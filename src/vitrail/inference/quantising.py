@@ -1,10 +1,11 @@
 """--quantise int8: as many layers in int8 as accuracy allows, and what that does to accuracy and speed, measured."""
 
+import logging
 import math
 import shutil
 import statistics
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 
 import torch
 
-from vitrail.inference.benchmarking import time_by_turns
+from vitrail.inference.benchmarking import Comparison, choose_fastest, time_by_turns
 from vitrail.inference.certificate import answer_all, reference_of
 from vitrail.inference.choosing import (
     BATCHES,
@@ -27,11 +28,12 @@ from vitrail.inference.engines import find_engine
 from vitrail.inference.engines.contract import Engine
 from vitrail.inference.export_record import ExportRecord, sha256_of
 from vitrail.inference.exported import EngineModel
-from vitrail.inference.exporting import ExportSettings, make_draft, write_export
+from vitrail.inference.exporting import ExportSettings, Proved, make_draft, prove, write_export
 from vitrail.inference.proof_images import ProofImages
 from vitrail.inference.trained import Trained
 from vitrail.inference.whole_model import Draft
 
+_LOGGER = logging.getLogger(__name__)
 NUM_CALIBRATION = 64  # images that ranges are found with
 SHARES = (0.0, 0.1, 0.25, 0.5)  # of the layers that are kept in float32, until the loss is small enough
 _SECONDS = 2.0
@@ -148,14 +150,15 @@ def write_fastest(
     images: ProofImages,
     source: str,
     quantise: QuantiseSettings | None = None,
+    allow_drift: bool = False,
     batches: Sequence[int] = BATCHES,
     seconds: float | None = None,
     told: Callable[[str], object] = lambda line: None,
-) -> ExportRecord:
-    """Write the fastest of the engines into a folder, with the measurements in its record.
+) -> Proved:
+    """Write the fastest of the engines that agree with the model into a folder, with the measurements in its record.
 
     `seconds` are those for each contender and batch. With `quantise` each engine that has int8 stands for election
-    twice, and int8 is taken only where it is faster.
+    twice, and int8 is taken only where it is faster. With `allow_drift` the fastest need not agree.
     """
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".engines-") as name:
         place = Path(name)
@@ -177,19 +180,55 @@ def write_fastest(
                     told=told,
                 )
             except ValueError as error:
+                shutil.rmtree(target)
                 told(f"{engine} is not quantised: {error}")
                 continue
             candidates[target.name] = Candidate(target, record)
         comparison = compare_candidates(
-            candidates, images=images, batches=batches, seconds=seconds or SECONDS, told=told
+            candidates,
+            images=images,
+            threads=settings.threads,
+            batches=batches,
+            seconds=seconds or SECONDS,
+            told=told,
         )
-        if quantise is not None and not comparison.engine.endswith(_INT8):
+        comparison, proved = _take_fastest(candidates, comparison, trained, images=images, allow_drift=allow_drift)
+        rivals = {one.engine for one in comparison.measurements} - set(comparison.left_out)
+        if not comparison.engine.endswith(_INT8) and any(name.endswith(_INT8) for name in rivals):
             told(f"int8 is not taken: {comparison.engine} in float32 is faster here")
-        chosen = candidates[comparison.engine]
-        for path in chosen.folder.iterdir():
+        for path in candidates[comparison.engine].folder.iterdir():
             shutil.move(path, folder / path.name)
-    update = {"threads": comparison.threads, "part": comparison.part, "choice": comparison.describe()}
-    return chosen.record.model_copy(update=update)
+    return proved
+
+
+def _take_fastest(
+    candidates: Mapping[str, Candidate],
+    comparison: Comparison,
+    trained: Trained,
+    *,
+    images: ProofImages,
+    allow_drift: bool,
+) -> tuple[Comparison, Proved]:
+    """The fastest candidate that agrees with the model, and its proof; faster ones that do not are told of."""
+    left_out = dict(comparison.left_out)
+    while rest := [one for one in comparison.measurements if one.engine not in left_out]:
+        engine, threads, part = choose_fastest(rest)
+        chosen = candidates[engine]
+        record = chosen.record.model_copy(update={"threads": threads, "part": part})
+        try:
+            certificate = prove(chosen.folder, record, trained, images=images)
+            if not certificate.agrees and not allow_drift:
+                raise ValueError(certificate.complaint())
+        except ValueError as error:
+            if len(candidates) == 1:
+                raise
+            left_out[engine] = str(error).partition("; nothing was written")[0]
+            _LOGGER.warning("%s is left out: %s", engine, left_out[engine])
+            continue
+        comparison = replace(comparison, engine=engine, threads=threads, part=part, left_out=left_out)
+        return comparison, (record.model_copy(update={"choice": comparison.describe()}), certificate)
+    reasons = "; ".join(f"{name}: {reason}" for name, reason in left_out.items())
+    raise ValueError(f"no engine gives the answers of the model, and nothing was written ({reasons})")
 
 
 def _quantise(

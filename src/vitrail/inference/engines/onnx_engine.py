@@ -17,7 +17,7 @@ from vitrail.inference.whole_model import INPUT, Draft
 
 FILE = "model.onnx"
 _OPSET = 20  # the first with a Gelu of its own
-_QUIET = 3  # errors alone are told
+_QUIET = 4  # errors are raised, and told by whoever catches them
 
 
 class OnnxEngine(Engine):
