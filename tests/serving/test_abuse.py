@@ -13,14 +13,18 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from http.client import HTTPConnection
+from io import BytesIO
 from pathlib import Path
 
 import httpx
+import numpy as np
 import pytest
 from damaged_bodies import draw_body
+from PIL import Image
 from served import Running, build_gallery, encode, save_tiny, serving
 
 from vitrail.serving.limits import ServingLimits
+from vitrail.serving.served_gallery import ServedGallery
 
 LIMITS = ServingLimits(
     max_body=200_000,
@@ -90,6 +94,54 @@ def head_of(length: int) -> bytes:
     """The head of a request with so many bytes of an image."""
     lines = (f"POST {PREDICT} HTTP/1.1", "Host: localhost", "Content-Type: image/png", f"Content-Length: {length}")
     return "\r\n".join([*lines, "", ""]).encode()
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+def test_large_images_are_added_small(model: Path, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    held: list[int] = []
+    add = ServedGallery.add
+
+    def watch(self: ServedGallery, label: str, images: list[np.ndarray], **given: object) -> dict[str, object]:
+        held.append(sum(image.nbytes for image in images))
+        assert all(2 * 96 <= max(image.shape) <= 4 * 96 for image in images)
+        return add(self, label, images, **given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(ServedGallery, "add", watch)
+    gallery = build_gallery(tmp_path / "colours", model)
+    with serving(str(gallery), limits=ServingLimits(max_added=3_000_000)) as server, server.client() as client:
+        large = [("image", encode("red", seed=seed, kind=kind, side=1500)) for seed in range(4)]
+        added = client.post("/v1/galleries/colours/images", files=large, data={"label": "large"})
+        assert (added.status_code, added.json()["added"]) == (201, 4)
+        strip = Image.new("RGB", (40_000, 30))  # none of its few rows can be left out
+        file = BytesIO()
+        strip.save(file, "PNG")
+        refused = client.post("/v1/galleries/colours/images", files={"image": file.getvalue()}, data={"label": "strip"})
+        assert (refused.status_code, "send fewer at a time" in refused.text) == (413, True)
+        assert "strip" not in client.get("/v1/galleries/colours").json()["classes"]
+    assert held[0] < 4 * 4 * 96 * 4 * 96 * 3  # of 27 MB
+
+
+ADDED = "/v1/galleries/colours/images"
+
+
+def test_damaged_bodies_change_no_gallery(running: Running, client: httpx.Client) -> None:
+    rng = random.Random(22)
+    before = client.get("/v1/galleries/colours").json()
+    counts: dict[int, int] = {}
+    for number in range(200):
+        content, body = draw_body(rng)
+        method, words = rng.choice((("POST", ""), ("POST", "?label=damaged"), ("DELETE", "")))
+        answer = client.request(
+            method, ADDED + words, content=body, headers={"Content-Type": content.encode("latin-1")}
+        )
+        counts[answer.status_code] = counts.get(answer.status_code, 0) + 1
+        assert answer.status_code in (201, 400, 404, 413, 415, 422), f"body {number}: {answer.status_code}"
+        if answer.status_code == 201:  # it was whole
+            assert answer.json()["images_of_label"] >= answer.json()["added"] > 0
+    if counts.get(201):
+        assert client.delete(f"{ADDED}?label=damaged").status_code == 200
+    assert client.get("/v1/galleries/colours").json() == before
+    assert min(counts[400], counts[422]) > 5
 
 
 def test_a_thousand_damaged_bodies(running: Running) -> None:

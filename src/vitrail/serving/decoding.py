@@ -18,6 +18,8 @@ from vitrail.serving.refusals import RefusedError
 
 Result = TypeVar("Result")
 _SHOWN_SIDE = 640  # pixels of the longer side of a picture that maps are drawn on
+_LARGE = 1_000_000  # pixels from which on an image is made smaller before it goes to a gallery
+_THUMBNAIL_SIDE = 96  # pixels of the longer side of a gallery's thumbnails
 
 
 class ShownPicture(NamedTuple):
@@ -87,10 +89,22 @@ def make_shown(data: bytes, view: EvaluationView, max_pixels: int) -> ShownPictu
     return ShownPicture(seen, whole.resize(size, Image.Resampling.BICUBIC), find_seen(crop).scaled(factor))
 
 
-def decode_whole(data: bytes, max_pixels: int) -> np.ndarray:
-    """All pixels of an image, uint8 [height, width, 3]."""
+def decode_for_gallery(data: bytes, view: EvaluationView, max_pixels: int) -> np.ndarray:
+    """Pixels of an image, uint8 [height, width, 3]: all of a small one, of a large one as many as a gallery needs.
+
+    What is left has at least twice the height and width that the model's picture is cut from, and a thumbnail's.
+    """
     image = open_checked(data, max_pixels)
+    spare = 1.0
+    if image.height * image.width > _LARGE:
+        crop = view.plan((image.height, image.width))
+        seen = min(crop.source.height / crop.resized[0], crop.source.width / crop.resized[1])
+        spare = min(seen, max(image.height, image.width) / _THUMBNAIL_SIDE) / 2
     try:
-        return image.pixels().permute(1, 2, 0).contiguous().numpy()
+        pixels = image.pixels(shrink=next((shrink for shrink in (8, 4, 2) if shrink <= spare), 1))
     except BrokenImageError as error:
         raise RefusedError(422, f"the image {error}") from None
+    left = int(spare * pixels.shape[1] / image.height)  # formats that are decoded in full have all of it left
+    if left > 1:
+        return np.asarray(as_picture(pixels).reduce(left))
+    return pixels.permute(1, 2, 0).contiguous().numpy()

@@ -12,7 +12,7 @@ import numpy as np
 from torch import Tensor
 
 from vitrail.serving.batching import Batcher, ComputeLane
-from vitrail.serving.decoding import Workers, decode_whole, make_seen, make_shown, open_checked
+from vitrail.serving.decoding import Workers, decode_for_gallery, make_seen, make_shown, open_checked
 from vitrail.serving.fleet import Fleet
 from vitrail.serving.keys import KeyRing, read_keys
 from vitrail.serving.limits import ServingLimits
@@ -227,13 +227,16 @@ class Service:
         await self.workers.map(open_checked, images, self.limits.max_pixels)
 
         def change() -> Any:
-            whole = []
+            kept: list[np.ndarray] = []
             for place, image in enumerate(images):
                 try:
-                    whole.append(decode_whole(image, self.limits.max_pixels))
+                    kept.append(decode_for_gallery(image, gallery.viewer.trained.view, self.limits.max_pixels))
                 except RefusedError as error:
                     raise RefusedError(error.status, f"image {place}: {error}") from None
-            return gallery.add(label, whole, coarse=coarse)
+                if sum(one.nbytes for one in kept) > self.limits.max_added:  # long strips, which can't be made smaller
+                    most = self.limits.max_added / 1e6
+                    raise RefusedError(413, f"the images unfold to more than {most:,.4g} MB: send fewer at a time")
+            return gallery.add(label, kept, coarse=coarse)
 
         return await self._change(change)
 
