@@ -31,6 +31,7 @@ def attempt(rng: random.Random, folder: Path) -> str | None:
         return None
     seconds = _MINUTE if rng.random() < _LONG else rng.uniform(1.0, 3.0)
     gallery = build_gallery(folder / "colours", save_tiny(folder / "pets"))
+    own = Gallery(gallery).counts()
     is_killed, num_reloads = rng.random() < 0.5, rng.randrange(3)
     seeds = [rng.randrange(1 << 30) for _ in range(_CLIENTS)]
     acknowledged: dict[str, int] = {}
@@ -62,6 +63,9 @@ def attempt(rng: random.Random, folder: Path) -> str | None:
     if memory > _MOST_MEMORY:
         return f"it took {memory:,} kB"
     counts = Gallery(gallery).counts()
+    left = {label: count for label, count in counts.items() if not label.startswith("class ")}
+    if left != own:
+        return f"damaged bodies have changed the gallery from {own} to {left}"
     lost = {label for label, count in acknowledged.items() if counts.get(label) != count}
     return f"{len(lost)} classes that were added are lost, such as {min(lost)}" if lost else None
 
@@ -76,6 +80,7 @@ def _end(one: object, is_over: threading.Event) -> str | None:
 def _ask(process: ServingProcess, rng: random.Random, is_over: threading.Event) -> str | None:
     """Send whole and damaged requests; what is wrong with an answer."""
     paths = ("/v1/models/pets/predict", "/v1/models/pets/explain", "/v1/galleries/colours/search")
+    changing = (("POST", "/v1/galleries/colours/images"), ("DELETE", "/v1/galleries/colours/images"))
     connection = HTTPConnection("127.0.0.1", process.port, timeout=90.0)
     while not is_over.is_set():
         content, body = ("image/png", encode("blue")) if rng.random() < 0.5 else draw_body(rng)
@@ -83,7 +88,9 @@ def _ask(process: ServingProcess, rng: random.Random, is_over: threading.Event) 
             if rng.random() < 0.05:
                 _drop(process.port, body)
                 continue
-            connection.request("POST", rng.choice(paths), body=body, headers={"Content-Type": content})
+            # Without a label even a whole body changes nothing: the writer's classes alone are added.
+            method, path = rng.choice(changing) if rng.random() < 0.2 else ("POST", rng.choice(paths))
+            connection.request(method, path, body=body, headers={"Content-Type": content})
             answer = connection.getresponse()
             told = answer.read()
         except (OSError, HTTPException):
