@@ -23,7 +23,7 @@ from vitrail.gallery.gallery import Gallery
 from vitrail.inference.trained import load_trained
 from vitrail.serving.fleet import load_fleet, read_entries
 from vitrail.serving.limits import ServingLimits
-from vitrail.serving.running import ServerProcess, bind
+from vitrail.serving.running import Hangups, ServerProcess, bind
 from vitrail.serving.service import Service
 from vitrail.storage import write_json
 
@@ -95,7 +95,11 @@ def read_png(data: bytes) -> np.ndarray:
 
 @contextlib.contextmanager
 def serving(
-    *words: str, limits: ServingLimits | None = None, keys: Path | None = None, origins: tuple[str, ...] = ()
+    *words: str,
+    limits: ServingLimits | None = None,
+    keys: Path | None = None,
+    origins: tuple[str, ...] = (),
+    hangups: Hangups | None = None,
 ) -> Iterator[Running]:
     """Serve what the words name while the block lasts."""
     entries = read_entries(words)
@@ -107,7 +111,7 @@ def serving(
         num_workers=2,
         threads=1,
     )
-    server = ServerProcess(service, origins=origins)
+    server = ServerProcess(service, origins=origins, hangups=hangups)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     port = listener.getsockname()[1]
     thread.start()

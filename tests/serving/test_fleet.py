@@ -13,7 +13,7 @@ from vitrail.gallery.gallery import Gallery
 from vitrail.inference.exporting import ExportSettings, export_trained
 from vitrail.inference.packs import pack_run
 from vitrail.inference.proof_images import ProofImages
-from vitrail.inference.trained import load_trained
+from vitrail.inference.trained import Trained, load_trained
 from vitrail.serving.fleet import FleetEntry, load_fleet, read_entries
 from vitrail.serving.limits import ServingLimits
 
@@ -141,6 +141,23 @@ def test_an_exported_folder_is_served_as_its_model_is(tmp_path: Path, engine: st
         assert (refused.status_code, "can't explain; it can: predict, embed" in refused.text) == (404, True)
 
 
+def test_threads_reach_the_engine_of_an_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[str, int | None]] = []
+    trained = load_trained(save_tiny(tmp_path / "pets"))
+
+    def load(source: str, *, threads: int | None = None) -> Trained:
+        seen.append((source, threads))
+        return trained
+
+    monkeypatch.setattr("vitrail.serving.fleet.is_exported", lambda folder: folder.name == "fast")
+    monkeypatch.setattr("vitrail.serving.fleet.load_exported", load)
+    place = str(tmp_path / "fast")
+    entries = read_entries([str(tmp_path / "pets"), place])
+    for threads in (3, None):
+        load_fleet(entries, device=torch.device("cpu"), threads=threads)
+    assert seen == [(place, 3), (place, None)]
+
+
 def complaint(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     assert main(["serve", *words]) == 2
     captured = capsys.readouterr()
@@ -155,6 +172,9 @@ def test_errors_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "can't be read" in complaint(capsys, model, "--keys", str(tmp_path / "none"), "--port", "0")
     assert "a whole number from 0 to 65535" in complaint(capsys, model, "--port", "99999")
     assert "a number from 0.1 to 3600" in complaint(capsys, model, "--timeout", "nan")
+    for origin in ("nonsense", "https://", "https://shop.example/page", "shop.example:80", "https://*.example"):
+        assert "* or scheme://host[:port], such as https://shop.example" in complaint(capsys, model, "--cors", origin)
+    assert "add --keys FILE, or name the places" in complaint(capsys, model, "--cors", "*")
     assert "there is no device 'quantum'" in complaint(capsys, model, "--device", "quantum")
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))

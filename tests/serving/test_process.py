@@ -11,10 +11,11 @@ from pathlib import Path
 
 import httpx
 import pytest
-from served import as_text, build_gallery, encode, save_tiny
+from served import as_text, build_gallery, encode, save_tiny, serving
 from serving_process import started
 
 from vitrail.gallery.gallery import Gallery
+from vitrail.serving.running import Hangups
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals of Unix")
 
@@ -72,6 +73,21 @@ def test_sighup_loads_anew_and_drops_nothing(tmp_path: Path) -> None:
         process.wait_for("not loaded anew")
         assert process.client.post("/v1/models/pets/predict", json=asked).json() == after
         assert 'vitrail_reloads_total{result="failed"} 1.0' in process.client.get("/metrics").text
+
+
+def test_sighup_while_models_are_loaded_is_obeyed_afterwards(tmp_path: Path) -> None:
+    hangups, former = Hangups(), signal.getsignal(signal.SIGHUP)
+    try:
+        hangups.watch()
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert hangups.has_come
+    finally:
+        signal.signal(signal.SIGHUP, former)
+    with serving(str(save_tiny(tmp_path / "pets")), hangups=hangups) as server, server.client() as client:
+        until = time.monotonic() + 60.0
+        while 'vitrail_reloads_total{result="loaded"} 1.0' not in client.get("/metrics").text:
+            assert time.monotonic() < until
+            time.sleep(0.02)
 
 
 def test_kill_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ answered; SIGHUP loads models, galleries and keys anew without dropping a reques
 """
 
 import argparse
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ SUMMARY = "serve models and galleries over HTTP"
 
 _PORT = 8000
 _MEGABYTE = 1 << 20
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?")  # as browsers write it
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,7 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", default="127.0.0.1", help="address to listen at (default: this machine alone)")
     parser.add_argument("--port", type=_whole(0, 65535), default=_PORT, help=f"port (default: {_PORT}; 0: a free one)")
     parser.add_argument("--keys", metavar="FILE", help="lines `read KEY` and `write KEY`; needed beyond this machine")
-    parser.add_argument("--cors", action="append", default=[], metavar="ORIGIN", help="let pages of this place ask")
+    parser.add_argument(
+        "--cors", type=_origin, action="append", default=[], metavar="ORIGIN", help="let pages of this place ask"
+    )
     parser.add_argument("--device", default="auto", help="cpu, cuda, mps (default: the best there is)")
     parser.add_argument("--threads", type=_whole(1, 1024), help="threads that compute (default: torch's)")
     parser.add_argument("--workers", type=_whole(1, 256), help="threads that decode (default: by the cores)")
@@ -67,20 +71,24 @@ def run(arguments: argparse.Namespace) -> int:
 
     from vitrail.evaluation.predict import choose_device
     from vitrail.serving.fleet import load_fleet, read_entries
-    from vitrail.serving.running import bind, check_place, serve_forever
+    from vitrail.serving.running import Hangups, bind, check_place, serve_forever
     from vitrail.serving.service import Service
     from vitrail.serving.telemetry import log_to_stderr
 
     entries, device = read_entries(arguments.settings), choose_device(arguments.device)
     check_place(arguments.host, has_keys=arguments.keys is not None)
+    if "*" in arguments.cors and arguments.keys is None:
+        raise ValueError("--cors '*' lets pages of all places ask: add --keys FILE, or name the places")
     keys_file = None if arguments.keys is None else Path(arguments.keys).expanduser()
     threads = arguments.threads or torch.get_num_threads()
     # The thread that computes has torch's own threads for itself: beside a second set of them, that of the thread which
     # loads, they would sleep between operations, and one image take half as long again.
     torch.set_num_threads(1)
+    hangups = Hangups()
+    hangups.watch()
     with bind(arguments.host, arguments.port) as listener:
         service = Service(
-            lambda: load_fleet(entries, device=device),
+            lambda: load_fleet(entries, device=device, threads=arguments.threads),
             limits=_read_limits(arguments),
             keys_file=keys_file,
             num_workers=arguments.workers,
@@ -94,7 +102,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"http://{f'[{host}]' if ':' in host else host}:{port}/", flush=True)
         sys.stdout.flush()
         log_to_stderr()
-        serve_forever(service, listener, origins=arguments.cors)
+        serve_forever(service, listener, origins=arguments.cors, hangups=hangups)
     return 0
 
 
@@ -111,6 +119,12 @@ def _read_limits(arguments: argparse.Namespace) -> "ServingLimits":
         timeout=arguments.timeout,
         drain_timeout=arguments.drain,
     )
+
+
+def _origin(text: str) -> str:
+    if text != "*" and not _ORIGIN.fullmatch(text):
+        raise argparse.ArgumentTypeError(f"* or scheme://host[:port], such as https://shop.example, not {text!r}")
+    return text
 
 
 def _whole(least: int, most: int) -> Callable[[str], int]:

@@ -11,9 +11,10 @@ import torch
 from vitrail.gallery.gallery_manifest import MANIFEST_FILE, ModelEntry
 from vitrail.gallery.milvus_address import is_milvus, read_address
 from vitrail.gallery.stores import open_store
+from vitrail.inference.export_record import is_exported
 from vitrail.inference.packs import load_shared_trunk
 from vitrail.inference.passes import keep_source
-from vitrail.inference.trained import Trained, load_pack, load_trained
+from vitrail.inference.trained import Trained, load_exported, load_pack, load_trained
 from vitrail.models.contract import Model
 from vitrail.models.published import read_unless_there
 from vitrail.serving.served_gallery import ServedGallery
@@ -64,10 +65,13 @@ def read_entries(words: Sequence[str]) -> list[FleetEntry]:
     return entries
 
 
-def load_fleet(entries: Iterable[FleetEntry], *, device: torch.device) -> Fleet:
-    """Load all of it; packs on one trunk read the same memory, and a gallery shares a model that is served already."""
+def load_fleet(entries: Iterable[FleetEntry], *, device: torch.device, threads: int | None = None) -> Fleet:
+    """Load all of it; packs on one trunk read the same memory, and a gallery shares a model that is served already.
+
+    `threads` are those of one call of an exported folder's engine; None: those that the export names.
+    """
     entries = list(entries)
-    cache = _LoadedOnce(entries)
+    cache = _LoadedOnce(entries, threads=threads)
     models = {
         entry.name: ServedModel(
             entry.name, cache.load(entry.source, entry.trunk), device=device, is_folded=not cache.is_shared(entry)
@@ -88,7 +92,8 @@ def load_fleet(entries: Iterable[FleetEntry], *, device: torch.device) -> Fleet:
 class _LoadedOnce:
     """Models by where they come from: what is named twice is loaded once."""
 
-    def __init__(self, entries: Sequence[FleetEntry]) -> None:
+    def __init__(self, entries: Sequence[FleetEntry], *, threads: int | None = None) -> None:
+        self._threads = threads
         self._loaded: dict[tuple[str, str | None], Trained] = {}
         self._trunks: dict[str, Model] = {}
         packs = [self._trunk_of(entry.source, entry.trunk) for entry in entries if not entry.is_gallery]
@@ -107,6 +112,8 @@ class _LoadedOnce:
                 if place not in self._trunks:
                     self._trunks[place] = load_shared_trunk(source, trunk=trunk)
                 self._loaded[key] = load_pack(self._trunks[place], source)
+            elif trunk is None and is_exported(Path(source).expanduser()):
+                self._loaded[key] = load_exported(source, threads=self._threads)
             else:
                 self._loaded[key] = load_trained(source, trunk=trunk)
         return self._loaded[key]

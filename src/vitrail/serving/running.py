@@ -38,10 +38,26 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
+class Hangups:
+    """Signals to load anew that come while models are being loaded, to be obeyed when the server begins."""
+
+    def __init__(self) -> None:
+        self.has_come = False
+
+    def watch(self) -> None:
+        """Remember SIGHUP from now on; it would end the process."""
+        if hasattr(signal, "SIGHUP"):
+            with contextlib.suppress(ValueError):  # not in the main thread, where tests run it
+                signal.signal(signal.SIGHUP, self._note)
+
+    def _note(self, *_: object) -> None:
+        self.has_come = True
+
+
 class ServerProcess(uvicorn.Server):
     """A uvicorn that tells the service when it begins to stop, and loads anew when told to."""
 
-    def __init__(self, service: Service, *, origins: Sequence[str] = ()) -> None:
+    def __init__(self, service: Service, *, origins: Sequence[str] = (), hangups: Hangups | None = None) -> None:
         limits = service.limits
         super().__init__(
             uvicorn.Config(
@@ -59,7 +75,7 @@ class ServerProcess(uvicorn.Server):
                 timeout_graceful_shutdown=round(limits.drain_timeout),
             )
         )
-        self.service = service
+        self.service, self._hangups = service, hangups
         self._reloads: set[asyncio.Task[bool]] = set()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -68,6 +84,8 @@ class ServerProcess(uvicorn.Server):
             with contextlib.suppress(ValueError, RuntimeError):  # not in the main thread, where tests run it
                 asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reload)
         await super().startup(sockets)
+        if self._hangups is not None and self._hangups.has_come:
+            self._reload()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End what was begun, then stop."""
@@ -81,9 +99,11 @@ class ServerProcess(uvicorn.Server):
         task.add_done_callback(self._reloads.discard)
 
 
-def serve_forever(service: Service, listener: socket.socket, *, origins: Sequence[str] = ()) -> None:
+def serve_forever(
+    service: Service, listener: socket.socket, *, origins: Sequence[str] = (), hangups: Hangups | None = None
+) -> None:
     """Serve until SIGTERM or Ctrl-C, which end it when all requests are answered."""
-    server = ServerProcess(service, origins=origins)
+    server = ServerProcess(service, origins=origins, hangups=hangups)
     former = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         server.run(sockets=[listener])
