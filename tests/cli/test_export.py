@@ -278,6 +278,13 @@ def test_benchmark_as_the_papers_prints_what_they_print(
     [
         (["--batch", "1,x"], "--batch takes whole numbers with commas between them"),
         (["--seconds", "0"], "--seconds is a number above 0"),
+        (["--seconds", "nan"], "--seconds is a number above 0"),
+        (["--seconds", "inf"], "--seconds is a number above 0"),
+        (["out=/"], "is a folder"),
+        (["out=/nowhere/x/y.json"], "there is no folder /nowhere/x"),
+        (["out="], "out= names no file"),
+        (["--precision", "fp8"], "precision must be one of"),
+        (["--papers", "--batch", "0"], "leave --batch out"),
         (["--engines", "abacus"], "there is no engine 'abacus'"),
         (["--papers", "--largest", "0"], "--largest is a number of at least 1"),
     ],
@@ -286,6 +293,43 @@ def test_benchmarks_that_can_not_be_are_one_line(
     words: list[str], told: str, run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert told in error_of(capsys, "benchmark", str(run), *words)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--engines", "abacus"], "there is no engine 'abacus'"),
+        (["--engines", "onnx"], "is an export to eager: leave --engines out"),
+        (["--precision", "fp8"], "is an export in fp32: leave --precision out"),
+        (["image_size=128"], "leave image_size= out"),
+        (["--papers"], "--papers measures models as torch computes them"),
+    ],
+)
+def test_benchmarks_of_exports_refuse_what_they_can_not_heed(
+    words: list[str], told: str, exported: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert told in error_of(capsys, "benchmark", str(exported), *words)
+
+
+def test_places_that_can_not_be_written_are_one_line(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    words = ["export", str(run), "--to", "eager"]
+    assert "file is a file): choose another out=" in error_of(capsys, *words, f"out={tmp_path / 'file' / 'sub'}")
+    assert "/proc/x can't be written" in error_of(capsys, *words, "out=/proc/x")
+    assert "write `vitrail export RUN --to onnx out=FOLDER`" in error_of(capsys, *words, "out=")
+    assert not Path("None").exists()
+
+
+def test_a_damaged_list_of_own_exports_is_begun_anew(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("VITRAIL_CACHE", str(tmp_path))
+    (tmp_path / "exports.json").write_text("{")
+    assert main(["export", str(run), "--to", "eager", f"out={tmp_path / 'out'}"]) == 0
+    assert "the next export begins it anew" in caplog.text
+    assert str(tmp_path / "out") in json.loads((tmp_path / "exports.json").read_text()).values()
 
 
 @pytest.mark.parametrize("engine", ["eager", "onnx"])

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,9 +24,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "settings", nargs="+", metavar="RUN|MODEL|EXPORT", help=f"{MODEL_HELP}; keys: {', '.join(_KEYS)}"
     )
-    parser.add_argument("--batch", default="1,16", metavar="1,16", help="images at a time (default: 1,16)")
+    parser.add_argument("--batch", metavar="1,16", help="images at a time (default: 1,16)")
     parser.add_argument("--engines", metavar="NAMES", help="engines to time (default: all that are installed)")
-    parser.add_argument("--precision", default="fp32", help="fp32, fp16 or bf16 (default: fp32)")
+    parser.add_argument("--precision", help="fp32, fp16 or bf16 (default: fp32)")
     parser.add_argument(
         "--seconds", type=float, default=4.0, help="time for each contender and batch (default: 4; at least 5 calls)"
     )
@@ -43,16 +44,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Time, print, and write down who is the fastest."""
-    from vitrail.storage import write_json
-
     sources, settings = split_words(arguments.settings, keys=_KEYS)
     if not sources:
         raise ValueError("which model? Write `vitrail benchmark RUN`")
     read_image_size(settings.get("image_size"))
+    out = _check_out(settings)
     if arguments.papers:
-        return _measure_as_papers(sources, settings, arguments)
-    batches = read_batches(arguments.batch)
-    if arguments.seconds <= 0.0:
+        return _measure_as_papers(sources, settings, arguments, out)
+    batches = read_batches(arguments.batch or "1,16")
+    if not 0.0 < arguments.seconds < math.inf:
         raise ValueError(f"--seconds is a number above 0, not {arguments.seconds:g}")
     report: dict[str, Any] = {}
     for source in sources:
@@ -60,11 +60,35 @@ def run(arguments: argparse.Namespace) -> int:
         report[source] = comparison.describe()
         if not arguments.json:
             _show(source, comparison)
-    if "out" in settings:
-        write_json(Path(str(settings["out"])).expanduser(), report)
+    _keep(out, report)
     if arguments.json:
         print(json.dumps(report, indent=2))
     return 0
+
+
+def _check_out(settings: dict[str, Any]) -> Path | None:
+    """The file for the numbers; whatever speaks against it is said before the work begins."""
+    if "out" not in settings:
+        return None
+    if settings["out"] in (None, ""):
+        raise ValueError("out= names no file: write out=FILE.json")
+    path = Path(str(settings["out"])).expanduser()
+    if path.is_dir():
+        raise ValueError(f"out={path} is a folder: write out={path / 'speeds.json'}")
+    if not path.parent.is_dir():
+        raise ValueError(f"out={path}: there is no folder {path.parent}: make it first")
+    return path
+
+
+def _keep(out: Path | None, report: dict[str, Any]) -> None:
+    from vitrail.storage import write_json
+
+    if out is None:
+        return
+    try:
+        write_json(out, report)
+    except OSError as error:
+        raise ValueError(f"out={out} can't be written ({error.strerror or error}): choose another file") from None
 
 
 def read_batches(text: str) -> list[int]:
@@ -86,13 +110,32 @@ def _compare(source: str, settings: dict[str, Any], arguments: argparse.Namespac
     place = Path(source).expanduser()
     if is_exported(place):
         record = check_openable(place)
+        _check_export(source, settings, arguments, engine=record.engine, precision=record.precision)
         return compare_candidates({record.engine: Candidate(place, record)}, images=None, told=tell, **options)
-    engines = choose_engines(read_engines(arguments.engines), precision=arguments.precision)
-    chosen = ExportSettings(engine=AUTO, precision=arguments.precision)
+    chosen = ExportSettings(engine=AUTO, precision=arguments.precision or "fp32")
+    engines = choose_engines(read_engines(arguments.engines), precision=chosen.precision)
     trained = load_seeing(source, settings)
     with tempfile.TemporaryDirectory(prefix="vitrail-benchmark-") as folder:
         candidates = write_candidates(trained, chosen, engines=engines, source=source, folder=Path(folder))
         return compare_candidates(candidates, images=None, told=tell, **options)
+
+
+def _check_export(
+    source: str, settings: dict[str, Any], arguments: argparse.Namespace, *, engine: str, precision: str
+) -> None:
+    """Refuse what an export, which is timed as it is, can't heed."""
+    from vitrail.inference.engines import find_engine
+
+    asked = read_engines(arguments.engines)
+    for name in asked:
+        find_engine(name)
+    if asked and engine not in asked:
+        raise ValueError(f"{source} is an export to {engine}: leave --engines out, or benchmark the run")
+    if arguments.precision not in (None, precision):
+        raise ValueError(f"{source} is an export in {precision}: leave --precision out, or benchmark the run")
+    for key in _KEYS[1:]:
+        if key in settings:
+            raise ValueError(f"{source} is an export, which is timed as it is: leave {key}= out")
 
 
 def _show(source: str, comparison: "Comparison") -> None:
@@ -116,11 +159,21 @@ def _print_table(rows: Sequence[Sequence[str]]) -> None:
         print("  ".join(cells).rstrip())
 
 
-def _measure_as_papers(sources: list[str], settings: dict[str, Any], arguments: argparse.Namespace) -> int:
+def _measure_as_papers(
+    sources: list[str], settings: dict[str, Any], arguments: argparse.Namespace, out: Path | None
+) -> int:
+    from vitrail.inference.export_record import is_exported
     from vitrail.inference.paper_speeds import COLUMNS, measure_as_papers, rows_of
     from vitrail.inference.passes import load_seeing
-    from vitrail.storage import write_json
 
+    for name in ("batch", "engines", "precision"):
+        if getattr(arguments, name) is not None:
+            raise ValueError(f"--papers measures torch with the largest batch that fits: leave --{name} out")
+    for source in sources:
+        if is_exported(Path(source).expanduser()):
+            raise ValueError(
+                f"{source} is an export, and --papers measures models as torch computes them: name the run"
+            )
     if arguments.largest < 1:
         raise ValueError(f"--largest is a number of at least 1, not {arguments.largest}")
     report, rows = {}, []
@@ -128,8 +181,7 @@ def _measure_as_papers(sources: list[str], settings: dict[str, Any], arguments: 
         found = measure_as_papers(load_seeing(source, settings), largest=arguments.largest, told=tell)
         report[source] = found.describe()
         rows += list(rows_of(source, found))
-    if "out" in settings:
-        write_json(Path(str(settings["out"])).expanduser(), report)
+    _keep(out, report)
     if arguments.json:
         print(json.dumps(report, indent=2))
     else:

@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
     images = [word for word in arguments.images or () if not is_setting(word)]
     behind = [word for word in arguments.images or () if is_setting(word)]  # key=value after the last image
     words, settings = split_words([arguments.model, *arguments.settings, *behind], keys=_KEYS)
-    if len(words) != 1 or "out" not in settings:
+    if len(words) != 1 or settings.get("out") in (None, ""):
         raise ValueError("write `vitrail export RUN --to onnx out=FOLDER`")
 
     from vitrail.cli.predict import find_images

@@ -190,6 +190,9 @@ def check_target(folder: Path) -> None:
     """Refuse a folder that holds something else than an export."""
     if folder.exists() and (not folder.is_dir() or (any(folder.iterdir()) and not is_exported(folder))):
         raise ValueError(f"{folder} is there already and no export ({EXPORT_FILE}): choose another out=")
+    above = next(parent for parent in folder.absolute().parents if parent.exists())
+    if not above.is_dir():
+        raise ValueError(f"{folder} can't be written ({above} is a file): choose another out=")
 
 
 @dataclass(frozen=True, eq=False)
@@ -227,10 +230,13 @@ def export_folder(
     It is there whole or not at all. `recipe` is the text of the recipe of the run that the model is of.
     """
     check_target(out)
-    with replacing_files(out, keeps_others=False) as folder:
-        record, certificate = seal(folder, *write(folder), allow_drift=allow_drift)
-        if recipe is not None:
-            write_text(folder / RECIPE_FILE, recipe)
+    try:
+        with replacing_files(out, keeps_others=False) as folder:
+            record, certificate = seal(folder, *write(folder), allow_drift=allow_drift)
+            if recipe is not None:
+                write_text(folder / RECIPE_FILE, recipe)
+    except OSError as error:
+        raise ValueError(f"{out} can't be written ({error.strerror or error}): choose another out=") from None
     note_own(out, record)
     return Exported(out, record, certificate)
 

@@ -44,4 +44,9 @@ def require_trust(folder: Path, record: ExportRecord) -> None:
 def _read(path: Path) -> dict[str, str]:
     if not path.is_file():
         return {}
-    return {str(key): str(value) for key, value in read_json_object(path, remedy="delete it").items()}
+    try:
+        content = read_json_object(path, remedy="the next export begins it anew")
+    except ValueError as error:
+        _LOGGER.warning("%s", error)
+        return {}
+    return {str(key): str(value) for key, value in content.items()}
