@@ -90,9 +90,11 @@ def masked_small() -> Recipe:
     """A small ViT pre-trained on a few thousand photographs at 96 pixels without labels, by MAE.
 
     Command: vitrail pretrain masked_small data=FOLDER out=runs/masked_small
-    Cost: not measured yet.
+    Cost: `vitrail plan masked_small data=FOLDER` says it for the photographs at hand. At 48 px with a smaller model 40
+        epochs of 5,000 pictures took 8 minutes of one core of an AMD EPYC.
     Published: nothing, it is ours.
-    Ours: not run.
+    Ours: on 20 classes of CIFAR-100, a tenth of the labels, 34.2 % top-1 after it against 27.8 from scratch
+        (docs/log.md).
     """
     return MaskedRecipe(
         name="masked_small",
@@ -115,9 +117,9 @@ def masked_small_labels() -> Recipe:
     """The small ViT of masked_small, fine-tuned with the labels that there are.
 
     Command: vitrail train masked_small_labels data=FOLDER out=runs/masked_small_labels init=runs/masked_small
-    Cost: not measured yet.
+    Cost: `vitrail plan masked_small_labels data=FOLDER` says it for the photographs at hand.
     Published: nothing, it is ours.
-    Ours: not run.
+    Ours: the fine-tuning of all rows of that table in docs/log.md.
     """
     return ClassifyRecipe(
         name="masked_small_labels",

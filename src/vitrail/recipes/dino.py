@@ -92,9 +92,11 @@ def dino_small() -> Recipe:
     """A small transformer without labels, by DINO, for a few thousand photographs on a laptop.
 
     Command: vitrail pretrain dino_small data=FOLDER out=runs/dino
-    Cost: not measured yet.
+    Cost: `vitrail plan dino_small data=FOLDER` says it for the photographs at hand. At 48 px with two local crops 40
+        epochs of 5,000 pictures took 26 minutes of one core of an AMD EPYC.
     Published: nothing, it is ours.
-    Ours: see docs/log.md.
+    Ours: on 20 classes of CIFAR-100, a tenth of the labels, 33.8 % top-1 after it against 27.8 from scratch
+        (docs/log.md).
     """
     # Few steps: the teacher follows faster than in the paper, and the head is small, as there is little to tell apart.
     settings: dict[str, Any] = {"patch_size": 8, "dim": 128, "depth": 6, "num_heads": 4, "init_std": None}

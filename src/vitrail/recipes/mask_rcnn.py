@@ -82,7 +82,7 @@ def detect_small_photos() -> Recipe:
     Command: vitrail train detect_small_photos data=coco:ROOT out=runs/mine
     Cost: `vitrail plan detect_small_photos data=coco:ROOT` says it for the photographs at hand.
     Published: none.
-    Ours: not run in full.
+    Ours: overfitted to 80 photographs of COCO, 94.9 box AP and 64.2 mask AP on these (docs/log.md).
     """
     return DetectRecipe(
         name="detect_small_photos",
