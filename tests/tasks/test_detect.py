@@ -68,6 +68,16 @@ def pictures(tmp_path: Path) -> Path:
     return folder
 
 
+def test_speed_and_memory_are_those_of_torch(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["benchmark", str(run.path), "--batch", "1,2", "--seconds", "0.01", "--json"]) == 0
+    [found] = json.loads(capsys.readouterr().out).values()
+    assert {one["engine"] for one in found["measurements"]} == {"eager"}
+    assert all(one["images_per_second"] > 0.0 for one in found["measurements"])
+    assert all(0.0 < one["peak_mb"] < 1e4 for one in found["measurements"] if one["batch"] == 2)
+    assert main(["benchmark", str(run.path), "--engines", "onnx"]) == 2
+    assert "is a detector, which eager alone takes" in capsys.readouterr().err
+
+
 def test_two_processes_measure_what_one_does(run: RunFolder) -> None:
     whole = vitrail.evaluate(run.path, batch_size=1)
     for found in run_worlds(2, lambda world: vitrail.evaluate(run.path, batch_size=1, world=world)):

@@ -5,6 +5,7 @@ import json
 import math
 import tempfile
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -100,7 +101,9 @@ def read_batches(text: str) -> list[int]:
 
 
 def _compare(source: str, settings: dict[str, Any], arguments: argparse.Namespace, batches: list[int]) -> "Comparison":
+    from vitrail.heads.mask_rcnn import Detector
     from vitrail.inference.choosing import Candidate, choose_engines, compare_candidates, write_candidates
+    from vitrail.inference.detector_speed import ENGINE, time_detector
     from vitrail.inference.export_record import is_exported
     from vitrail.inference.exported import check_openable
     from vitrail.inference.exporting import AUTO, ExportSettings
@@ -112,9 +115,13 @@ def _compare(source: str, settings: dict[str, Any], arguments: argparse.Namespac
         record = check_openable(place)
         _check_export(source, settings, arguments, engine=record.engine, precision=record.precision)
         return compare_candidates({record.engine: Candidate(place, record)}, images=None, told=tell, **options)
+    trained = load_seeing(source, settings)
+    if isinstance(trained.model, Detector):
+        if arguments.engines not in (None, ENGINE) or arguments.precision not in (None, "fp32"):
+            raise ValueError(f"{source} is a detector, which {ENGINE} alone takes, in fp32: leave the others out")
+        return time_detector(partial(load_seeing, source, settings), told=tell, **options)
     chosen = ExportSettings(engine=AUTO, precision=arguments.precision or "fp32")
     engines = choose_engines(read_engines(arguments.engines), precision=chosen.precision)
-    trained = load_seeing(source, settings)
     with tempfile.TemporaryDirectory(prefix="vitrail-benchmark-") as folder:
         candidates = write_candidates(trained, chosen, engines=engines, source=source, folder=Path(folder))
         return compare_candidates(candidates, images=None, told=tell, **options)

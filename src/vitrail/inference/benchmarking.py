@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -53,6 +53,10 @@ class Measurement:
     peak_mb: float | None = (
         None  # memory of a process of its own above that of the libraries; None: it is not told here
     )
+
+    def with_peak(self, peak_mb: float | None) -> "Measurement":
+        """The same with its memory."""
+        return replace(self, peak_mb=peak_mb)
 
 
 @dataclass(frozen=True)
@@ -127,7 +131,8 @@ def compare_contenders(
         failures: dict[int, Exception] = {}
         for number, times in time_by_turns(asks, seconds=seconds, failed=failures.__setitem__).items():
             place, part = ways[number]
-            found.append(_measure(contenders[place], batch, times, part=part))
+            one = contenders[place]
+            found.append(measurement_of(one.label, threads=one.threads, batch=batch, times=times, part=part))
         for number, failure in failures.items():
             leave_out(contenders[ways[number][0]].label, failure)
     found = [one for one in found if one.engine not in left_out]
@@ -211,12 +216,15 @@ def time_by_turns(
     return times
 
 
-def _measure(contender: Contender, batch: int, times: Sequence[float], *, part: int | None) -> Measurement:
+def measurement_of(
+    engine: str, *, threads: int, batch: int, times: Sequence[float], part: int | None = None
+) -> Measurement:
+    """What the seconds of some calls say."""
     median = statistics.median(times)
     ranked = sorted(times)
     return Measurement(
-        engine=contender.label,
-        threads=contender.threads,
+        engine=engine,
+        threads=threads,
         batch=batch,
         images_per_second=batch / median,
         p50_ms=1e3 * median,
@@ -230,9 +238,14 @@ def _open(contender: Contender) -> Engine:
     return open_engine(contender.folder, contender.record, threads=contender.threads)
 
 
+def tells_memory() -> bool:
+    """Whether the system tells how much memory a process has held."""
+    return _STATUS.is_file()
+
+
 def measure_memory(contender: Contender, pixels: Tensor) -> float | None:
     """Megabytes that opening a contender and asking it takes at most, in a process of its own."""
-    if not _STATUS.is_file():
+    if not tells_memory():
         return None
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=context) as pool:
