@@ -128,6 +128,13 @@ def test_two_processes_measure_what_one_does(run: RunFolder) -> None:
         assert found.record == whole.record
 
 
+def test_an_export_is_proved_on_the_val_of_the_run(
+    run: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["export", str(run.path), "--to", "eager", f"out={tmp_path / 'out'}", "num_images=4"]) == 0
+    assert "the same first class for 100.00% on 4 images (val of shapes)" in capsys.readouterr().out
+
+
 @pytest.fixture(scope="module")
 def frozen(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     """A linear head on the frozen trunk of a classifier, without one class."""

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from vitrail.data.contract import Dataset
 from vitrail.data.datasets import open_dataset
+from vitrail.data.dense.opening import open_segmentation
 from vitrail.data.loader import ImageLoader
 from vitrail.data.quarantine import NotingQuarantine, Problem
 from vitrail.data.sampler import Sampler
@@ -18,6 +19,7 @@ from vitrail.data.stored import Subset
 from vitrail.inference.class_names import map_targets, match_classes
 from vitrail.inference.passes import find_recipe, open_data
 from vitrail.inference.trained import Trained
+from vitrail.settings.recipe import Recipe
 
 EMBEDDED = "fashion"  # data that is always there
 
@@ -45,20 +47,27 @@ def gather_images(
     """Up to `limit` images, spread evenly over the data: `paths`, data=, the run's own val, or the embedded ones."""
     if paths:
         return _read(trained, ImageFiles(list(paths)), None, limit=limit, told=f"{len(paths)} named images")
-    if "data" not in settings and (trained.model.is_dense or not _has_val(source)):
+    data: Dataset
+    recipe = _recipe_with_val(trained, source)
+    if "data" not in settings and recipe is None:
         told = f"val of {EMBEDDED}, which is embedded: not what the model is for"
         return _read(trained, open_dataset(EMBEDDED, "val"), None, limit=limit, told=told)
-    if trained.model.is_dense:
-        data, level = open_dataset(str(settings["data"]), str(settings.get("split", "val")), labels="ignored"), ""
-    else:
+    if not trained.model.is_dense:
         data, level = open_data(source, settings, trained, labels="optional")
+    elif "data" not in settings and recipe is not None:
+        data, level = open_segmentation(recipe.data).val, ""
+    else:
+        data, level = open_dataset(str(settings["data"]), str(settings.get("split", "val")), labels="ignored"), ""
     is_known = bool(level) and trained.num_classes > 0 and not data.level(level).is_multiple
     return _read(trained, data, level if is_known else None, limit=limit, told=f"{data.split} of {data.name}")
 
 
-def _has_val(source: str) -> bool:
+def _recipe_with_val(trained: Trained, source: str) -> Recipe | None:
+    """The recipe of a run whose own images can be read here."""
     recipe = find_recipe(source)
-    return recipe is not None and recipe.data.spec is not None and recipe.data.is_measured
+    if recipe is None or recipe.data.spec is None or not recipe.data.is_measured:
+        return None
+    return recipe if not trained.model.is_dense or trained.task == "segment" else None
 
 
 def _read(trained: Trained, data: Dataset, level: str | None, *, limit: int, told: str) -> ProofImages:
