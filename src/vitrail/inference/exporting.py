@@ -98,7 +98,8 @@ def write_export(
 ) -> ExportRecord:
     """Write the artefact, its record and its task.json into a folder, which is a draft of the caller's."""
     engine = find_engine(settings.engine)
-    names = engine.write(draft, folder)
+    names = engine.write(draft, folder)  # the one to open first
+    write_json(folder / TASK_FILE, describe_task(trained))
     height, width = draft.size
     preprocessing: Preprocessing = trained.model.preprocessing
     record = ExportRecord(
@@ -107,7 +108,7 @@ def write_export(
         versions=engine.version(),
         cpu=describe_cpu(),
         precision=settings.precision,  # type: ignore[arg-type]  # checked with the settings
-        files={name: sha256_of(folder / name) for name in names},
+        files={name: sha256_of(folder / name) for name in (*names, TASK_FILE)},
         input=InputEntry(
             layout=settings.layout,
             channels=draft.channels,
@@ -132,7 +133,6 @@ def write_export(
         ),
         threads=settings.threads,
     )
-    write_json(folder / TASK_FILE, describe_task(trained))
     return record
 
 
