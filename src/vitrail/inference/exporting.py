@@ -102,7 +102,7 @@ def write_export(
     write_json(folder / TASK_FILE, describe_task(trained))
     height, width = draft.size
     preprocessing: Preprocessing = trained.model.preprocessing
-    record = ExportRecord(
+    return ExportRecord(
         vitrail=__version__,
         engine=settings.engine,
         versions=engine.version(),
@@ -133,7 +133,6 @@ def write_export(
         ),
         threads=settings.threads,
     )
-    return record
 
 
 def describe_task(trained: Trained) -> dict[str, Any]:
