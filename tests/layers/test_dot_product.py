@@ -28,7 +28,9 @@ def test_bfloat16_is_float32_rounded_where_there_are_no_matrix_units(
         found = dot_product_attention(*tokens, mask=mask)
     assert found.dtype == torch.bfloat16
     wide = [each.detach().float().requires_grad_() for each in tokens]
-    expected = functional.scaled_dot_product_attention(*wide, attn_mask=None if mask is None else mask.float())
+    query, key, value = wide
+    wide_mask = None if mask is None else mask.float()
+    expected = functional.scaled_dot_product_attention(query, key, value, attn_mask=wide_mask)
     assert torch.equal(found, expected.bfloat16())
     found.sum().backward()
     expected.bfloat16().sum().backward()
@@ -43,5 +45,6 @@ def test_torch_decides_with_matrix_units_and_for_many_keys(
     length: int, has_tiles: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dot_product, "has_bfloat16_tiles", lambda: has_tiles)
-    tokens = make_tokens(length)
-    assert torch.equal(dot_product_attention(*tokens), functional.scaled_dot_product_attention(*tokens))
+    query, key, value = make_tokens(length)
+    expected = functional.scaled_dot_product_attention(query, key, value)
+    assert torch.equal(dot_product_attention(query, key, value), expected)

@@ -132,7 +132,7 @@ def test_damaged_bodies_change_no_gallery(running: Running, client: httpx.Client
         content, body = draw_body(rng)
         method, words = rng.choice((("POST", ""), ("POST", "?label=damaged"), ("DELETE", "")))
         answer = client.request(
-            method, ADDED + words, content=body, headers={"Content-Type": content.encode("latin-1")}
+            method, ADDED + words, content=body, headers={b"Content-Type": content.encode("latin-1")}
         )
         counts[answer.status_code] = counts.get(answer.status_code, 0) + 1
         assert answer.status_code in (201, 400, 404, 413, 415, 422), f"body {number}: {answer.status_code}"
