@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from vitrail.data.blend import Blend
 from vitrail.data.contract import ImageBatch
+from vitrail.layers import residual
 from vitrail.models.catalog import create_model
 from vitrail.settings.running import RunSettings
 from vitrail.tasks.classify.supervised import Supervised
@@ -61,6 +62,7 @@ class Waits(TorchDispatchMode):
 def like_a_gpu(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """Steps as on a GPU, where micro-batches follow each other and labels are not looked at."""
     monkeypatch.setattr(step_guard, "DELAYED_DEVICES", ("cpu",))
+    monkeypatch.setattr(residual, "COUNTED_DEVICES", ())
     monkeypatch.setattr(Supervised, "is_divisible", False)
     monkeypatch.setattr(Blend, "_check_labels", lambda *arguments: None)
     return monkeypatch

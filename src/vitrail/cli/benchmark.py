@@ -101,7 +101,6 @@ def read_batches(text: str) -> list[int]:
 
 
 def _compare(source: str, settings: dict[str, Any], arguments: argparse.Namespace, batches: list[int]) -> "Comparison":
-    from vitrail.heads.mask_rcnn import Detector
     from vitrail.inference.choosing import Candidate, choose_engines, compare_candidates, write_candidates
     from vitrail.inference.detector_speed import ENGINE, time_detector
     from vitrail.inference.export_record import is_exported
@@ -116,7 +115,7 @@ def _compare(source: str, settings: dict[str, Any], arguments: argparse.Namespac
         _check_export(source, settings, arguments, engine=record.engine, precision=record.precision)
         return compare_candidates({record.engine: Candidate(place, record)}, images=None, told=tell, **options)
     trained = load_seeing(source, settings)
-    if isinstance(trained.model, Detector):
+    if trained.task == "detect":
         if arguments.engines not in (None, ENGINE) or arguments.precision not in (None, "fp32"):
             raise ValueError(f"{source} is a detector, which {ENGINE} alone takes, in fp32: leave the others out")
         return time_detector(partial(load_seeing, source, settings), told=tell, **options)

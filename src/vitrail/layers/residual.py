@@ -9,6 +9,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from vitrail.layers.recording import is_recorded
 from vitrail.layers.sample_draws import Dropout, DropPath, RandomLayer
 
+COUNTED_DEVICES = ("cpu",)  # that know at once how many rows are kept; others would have to be waited for
+
 
 class LayerScale(nn.Module):
     """A learned weight per channel on the output of a branch (CaiT eq. 4).
@@ -170,10 +172,10 @@ class Branch(nn.Module):
     def _kept_rows(self, weights: Tensor | None) -> Tensor | None:
         """The rows to compute where others are dropped; None: all.
 
-        On a CPU alone: a GPU would wait for their number, and a compiled model be compiled for each. All rows are
+        Not on a GPU, which would wait for their number, nor in a compiled model, compiled for each. All rows are
         computed too where all are dropped: gradients of zero are not the same as none to an optimizer.
         """
-        if weights is None or not self.is_by_row or weights.device.type != "cpu" or is_recorded():
+        if weights is None or not self.is_by_row or weights.device.type not in COUNTED_DEVICES or is_recorded():
             return None
         rows = weights.nonzero().squeeze(1)
         return rows if 0 < len(rows) < len(weights) else None
