@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -53,10 +53,6 @@ class Measurement:
     peak_mb: float | None = (
         None  # memory of a process of its own above that of the libraries; None: it is not told here
     )
-
-    def with_peak(self, peak_mb: float | None) -> "Measurement":
-        """The same with its memory."""
-        return replace(self, peak_mb=peak_mb)
 
 
 @dataclass(frozen=True)
@@ -238,19 +234,19 @@ def _open(contender: Contender) -> Engine:
     return open_engine(contender.folder, contender.record, threads=contender.threads)
 
 
-def tells_memory() -> bool:
-    """Whether the system tells how much memory a process has held."""
-    return _STATUS.is_file()
-
-
 def measure_memory(contender: Contender, pixels: Tensor) -> float | None:
     """Megabytes that opening a contender and asking it takes at most, in a process of its own."""
-    if not tells_memory():
+    return in_own_process(_use_memory, contender, list(pixels.shape))
+
+
+def in_own_process(measure: Callable[..., float], *given: object) -> float | None:
+    """What a function measures of the memory of a process of its own; None where the system does not tell it."""
+    if not _STATUS.is_file():
         return None
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=context) as pool:
         try:
-            return pool.submit(_use_memory, contender, list(pixels.shape)).result()
+            return pool.submit(measure, *given).result()
         except BrokenProcessPool:  # the system has ended it: there was not enough
             return None
 

@@ -1,9 +1,7 @@
 """The speed and memory of a detector, which no engine but torch takes: what `predict` computes for an image."""
 
-import multiprocessing
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -14,9 +12,9 @@ from vitrail.inference.benchmarking import (
     Comparison,
     Measurement,
     choose_fastest,
+    in_own_process,
     measurement_of,
     read_peak_mb,
-    tells_memory,
     thread_counts,
     time_by_turns,
 )
@@ -44,8 +42,8 @@ def time_detector(
         for count, times in time_by_turns(asks, seconds=seconds).items():
             found.append(measurement_of(ENGINE, threads=count, batch=batch, times=times))
     if has_memory:
-        peak = _measure_memory(load, batch=max(batches))
-        found = [one.with_peak(peak) if one.batch == max(batches) else one for one in found]
+        peak = in_own_process(_use_memory, load, max(batches))
+        found = [replace(one, peak_mb=peak) if one.batch == max(batches) else one for one in found]
     return Comparison(tuple(found), *choose_fastest(found))
 
 
@@ -70,18 +68,8 @@ def _ask_with(threads: int, call: Callable[[], object]) -> None:
         call()
 
 
-def _measure_memory(load: Callable[[], Trained], *, batch: int) -> float | None:
-    """Megabytes that opening the detector and asking it takes at most, in a process of its own."""
-    if not tells_memory():
-        return None
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        try:
-            return pool.submit(_use_memory, load, batch).result()
-        except BrokenProcessPool:  # the system has ended it: there was not enough
-            return None
-
-
 def _use_memory(load: Callable[[], Trained], batch: int) -> float:
+    """Megabytes that opening the detector and asking it takes at most."""
     before = read_peak_mb()
     make_call(load(), batch)()
     return read_peak_mb() - before
