@@ -14,6 +14,7 @@ import vitrail
 from vitrail.cli import main
 from vitrail.inference.benchmarking import Measurement, choose_fastest
 from vitrail.inference.engines.eager_engine import EagerEngine
+from vitrail.inference.engines.ways import Way
 from vitrail.inference.export_record import read_record
 
 
@@ -231,9 +232,25 @@ def test_the_fastest_is_the_best_on_average_over_batches() -> None:
         return Measurement(engine, 1, batch, speed, 1.0, 1.0, 5)
 
     found = [measured("a", 1, 10.0), measured("a", 16, 10.0), measured("b", 1, 4.0), measured("b", 16, 20.0)]
-    assert choose_fastest(found) == ("a", 1, None)  # sqrt(100) against sqrt(80)
+    assert choose_fastest(found) == ("a", Way(1))  # sqrt(100) against sqrt(80)
     found.append(replace(found[-1], part=4, images_per_second=1000.0))
-    assert choose_fastest(found) == (found[-1].engine, 1, 4)  # a single image is never divided
+    assert choose_fastest(found) == (found[-1].engine, Way(1, 4))  # a single image is never divided
+    found.append(replace(found[-1], lanes=2, images_per_second=1100.0))
+    assert choose_fastest(found) == (found[-1].engine, Way(1, 4, 2))
+
+
+def test_parts_side_by_side_stand_for_election(
+    run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vitrail.inference.choosing.thread_counts", lambda: [2])
+    words = ["benchmark", str(run), "--engines", "onnx", "--seconds", "0.01", "--no-memory"]
+    assert main([*words, "--batch", "1,3"]) == 0
+    rows = [line.split()[:4] for line in capsys.readouterr().out.splitlines()]
+    assert ["onnx", "2", "1", "all"] in rows
+    assert ["onnx", "2", "3", "all"] in rows
+    assert ["onnx", "2", "3", "2"] in rows  # 2 x 2: side by side
+    assert main([*words, "--batch", "2"]) == 0
+    assert " x " not in capsys.readouterr().out  # two images are no more than a part
 
 
 def test_benchmark_times_runs_and_exports(

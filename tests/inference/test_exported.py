@@ -5,6 +5,7 @@ import json
 import logging
 import shutil
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -288,6 +289,29 @@ def test_a_batch_is_computed_in_parts_with_the_same_answers(engine: str, exports
     assert asked == [2, 2, 1]
     in_parts(noise(2))
     assert asked == [2, 2, 1, 2]
+
+
+@pytest.mark.parametrize("engine", [name for name in TRIED if find_engine(name).has_lanes])
+def test_parts_are_computed_side_by_side_with_the_same_answers(engine: str, exports: dict[str, Path]) -> None:
+    record = read_record(exports[engine])
+    whole = open_engine(exports[engine], record)
+    divided = record.model_copy(update={"threads": 2, "part": 2, "lanes": 2})
+    lanes = open_engine(exports[engine], divided)
+    assert lanes.beside is not None
+    compute, asked, both = lanes.beside.compute, [], threading.Barrier(2, timeout=60)
+
+    def note(images: Tensor) -> dict[str, Tensor]:
+        asked.append(len(images))
+        both.wait()  # which none passes alone
+        return compute(images)
+
+    lanes.beside.compute = note
+    for name, value in lanes(noise(8)).items():
+        torch.testing.assert_close(value, whole(noise(8))[name], rtol=1e-4, atol=1e-5)
+    lanes(noise(3))  # an even share of few is less than a part
+    lanes(noise(2))  # a part at most is divided among the threads
+    assert asked == [2, 2, 2, 2, 2, 1]
+    assert open_engine(exports[engine], divided, threads=1).beside is None
 
 
 def test_an_export_takes_its_own_size_only(exports: dict[str, Path]) -> None:

@@ -149,12 +149,7 @@ def _show(source: str, comparison: "Comparison") -> None:
 
     print(source)
     _print_table([COLUMNS, *table_rows(comparison)])
-    parts = "" if comparison.part is None else f", {comparison.part} images of a batch at a time"
-    print(f"fastest here: {comparison.engine} with {comparison.threads} {_noun('thread', comparison.threads)}{parts}")
-
-
-def _noun(word: str, count: int) -> str:
-    return word if count == 1 else f"{word}s"
+    print(f"fastest here: {comparison.engine} with {comparison.way}")
 
 
 def _print_table(rows: Sequence[Sequence[str]]) -> None:

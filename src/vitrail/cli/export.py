@@ -105,6 +105,8 @@ def describe_quantised(facts: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _show(exported: "Exported", *, is_json: bool) -> None:
+    from vitrail.inference.engines.ways import Way
+
     record, certificate = exported.record, exported.certificate
     if is_json:
         import json
@@ -116,11 +118,8 @@ def _show(exported: "Exported", *, is_json: bool) -> None:
     size = f"any multiple of {given.multiple} px" if given.multiple else f"{given.height} x {given.width} px"
     print(f"{record.model.name} for {record.engine}, {record.precision}, {size}, in {exported.folder}")
     if record.choice is not None:
-        parts = f", {record.part} images of a batch at a time" if record.part else ""
-        print(
-            f"  the fastest of {len(record.choice['measurements'])} measurements here, with {record.threads} "
-            f"threads{parts}"
-        )
+        way = Way(record.threads, record.part, record.lanes)
+        print(f"  the fastest of {len(record.choice['measurements'])} measurements here, with {way}")
     if record.quantised is not None:
         for line in describe_quantised(record.quantised):
             print(f"  {line}")

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,23 +19,35 @@ from torch import Tensor
 
 from vitrail.inference.engines import find_engine, open_engine
 from vitrail.inference.engines.contract import Engine
+from vitrail.inference.engines.ways import Way
 from vitrail.inference.export_record import ExportRecord
 
 _LOGGER = logging.getLogger(__name__)
 _WARM_UPS = 2
-PARTS: tuple[int | None, ...] = (None, 4)  # images of a batch that are computed at a time: all, or a few
+_FEW, _FEW_BESIDE = 4, 2  # images of a batch that are computed at a time: parts in turn, parts side by side
 _FEWEST, _MOST = 5, 200  # calls of each contender that are timed
 _STATUS = Path("/proc/self/status")
 
 
 @dataclass(frozen=True)
 class Contender:
-    """An artefact, and how many threads a call of it may use."""
+    """An artefact, and how many threads compute it."""
 
     label: str  # the engine; of an exported folder its name
     folder: Path
     record: ExportRecord
     threads: int  # of one call
+    lanes: int = 1  # calls of one thread that are computed side by side, for parts of a batch
+
+    def open(self) -> Engine:
+        """Its engine, which computes a batch as it is told to."""
+        way = {"threads": self.threads, "lanes": self.lanes, "part": None}
+        return open_engine(self.folder, self.record.model_copy(update=way))
+
+    def ways(self, batch: int) -> list[Way]:
+        """The ways in which it computes a batch of that size: whole and in parts, or in parts side by side."""
+        parts = (None, _FEW) if self.lanes == 1 else (_FEW_BESIDE,)
+        return [Way(self.threads, part, self.lanes) for part in parts if part is None or part < batch]
 
 
 @dataclass(frozen=True)
@@ -43,16 +55,22 @@ class Measurement:
     """What calls of one contender took, with so many images each."""
 
     engine: str
-    threads: int
+    threads: int  # of one call
     batch: int
     images_per_second: float  # by the median call
     p50_ms: float
     p99_ms: float
     num_calls: int
     part: int | None = None  # images that were computed at a time; None: all
+    lanes: int = 1  # parts that were computed side by side, each by one thread
     peak_mb: float | None = (
         None  # memory of a process of its own above that of the libraries; None: it is not told here
     )
+
+    @property
+    def way(self) -> Way:
+        """How the batch was computed."""
+        return Way(self.threads, self.part, self.lanes)
 
 
 @dataclass(frozen=True)
@@ -61,16 +79,14 @@ class Comparison:
 
     measurements: tuple[Measurement, ...]
     engine: str
-    threads: int
-    part: int | None = None
+    way: Way
     left_out: Mapping[str, str] = field(default_factory=dict)  # engines that can't be taken, and why
 
     def describe(self) -> dict[str, Any]:
         """All of it, for JSON."""
         return {
             "engine": self.engine,
-            "threads": self.threads,
-            "part": self.part,
+            **asdict(self.way),
             "left_out": dict(self.left_out),
             "cores": count_cores(),
             "torch": torch.__version__,
@@ -99,10 +115,12 @@ def compare_contenders(
 ) -> Comparison:
     """Time all contenders by turns, for about so many `seconds` each and batch; the fastest is the best on average.
 
-    Each computes batches whole, and in parts where they are larger. The average over batches is the geometric mean of
-    images a second. One that can't be opened or can't compute a batch is told of and left out.
+    Each computes batches whole, and in parts where they are larger, one after the other or side by side. The average
+    over batches is the geometric mean of images a second. One that can't be opened or can't compute a batch is told of
+    and left out.
     """
     left_out: dict[str, str] = {}
+    contenders = [one for one in contenders if any(one.ways(batch) for batch in batches)]
 
     def leave_out(label: str, error: Exception) -> None:
         if label not in left_out:
@@ -112,23 +130,22 @@ def compare_contenders(
     engines: dict[int, Engine] = {}
     for place, one in enumerate(contenders):
         try:
-            engines[place] = _open(one)
+            engines[place] = one.open()
         except Exception as error:  # engines have errors of their own, with no common parent
             leave_out(one.label, error)
     found: list[Measurement] = []
     for batch in batches:
         here = [place for place in engines if contenders[place].label not in left_out]
-        ways = [(place, part) for place in here for part in PARTS if part is None or part < batch]
+        ways = [(place, way) for place in here for way in contenders[place].ways(batch)]
         asks = {
-            number: partial(engines[place].in_parts, pixels(contenders[place], batch), part)
-            for number, (place, part) in enumerate(ways)
+            number: partial(engines[place].in_parts, pixels(contenders[place], batch), way.part)
+            for number, (place, way) in enumerate(ways)
         }
         told(f"{len(asks)} contenders, {batch} images at a time")
         failures: dict[int, Exception] = {}
         for number, times in time_by_turns(asks, seconds=seconds, failed=failures.__setitem__).items():
-            place, part = ways[number]
-            one = contenders[place]
-            found.append(measurement_of(one.label, threads=one.threads, batch=batch, times=times, part=part))
+            place, way = ways[number]
+            found.append(measurement_of(contenders[place].label, way=way, batch=batch, times=times))
         for number, failure in failures.items():
             leave_out(contenders[ways[number][0]].label, failure)
     found = [one for one in found if one.engine not in left_out]
@@ -138,14 +155,12 @@ def compare_contenders(
     if has_memory:
         del engines, asks
         known = {
-            (one.label, one.threads): measure_memory(one, pixels(one, max(batches)))
+            (one.label, one.threads, one.lanes): measure_memory(one, pixels(one, max(batches)))
             for one in contenders
             if one.label not in left_out
         }
         found = [
-            Measurement(
-                **{**asdict(one), "peak_mb": known[one.engine, one.threads] if one.batch == max(batches) else None}
-            )
+            replace(one, peak_mb=known[one.engine, one.threads, one.lanes]) if one.batch == max(batches) else one
             for one in found
         ]
     return Comparison(tuple(found), *choose_fastest(found), left_out=left_out)
@@ -157,22 +172,21 @@ def say_why(error: Exception) -> str:
     return reason if isinstance(error, ValueError) else reason[:200]
 
 
-def choose_fastest(measurements: Sequence[Measurement]) -> tuple[str, int, int | None]:
-    """Engine, threads and part with the best geometric mean of images a second over the batches.
+def choose_fastest(measurements: Sequence[Measurement]) -> tuple[str, Way]:
+    """Engine and way with the best geometric mean of images a second over the batches.
 
     A batch that is no larger than a part counts as it was measured whole.
     """
-    speeds = {(one.engine, one.threads, one.part, one.batch): one.images_per_second for one in measurements}
+    speeds = {(one.engine, one.way, one.batch): one.images_per_second for one in measurements}
     batches = {one.batch for one in measurements}
 
-    def mean(way: tuple[str, int, int | None]) -> float:
-        engine, threads, part = way
+    def mean(choice: tuple[str, Way]) -> float:
+        engine, way = choice
         return statistics.fmean(
-            math.log(speeds.get((engine, threads, part, batch)) or speeds[engine, threads, None, batch])
-            for batch in batches
+            math.log(speeds.get((engine, way, batch)) or speeds[engine, Way(way.threads), batch]) for batch in batches
         )
 
-    return max(dict.fromkeys((one.engine, one.threads, one.part) for one in measurements), key=mean)
+    return max(dict.fromkeys((one.engine, one.way) for one in measurements), key=mean)
 
 
 def time_by_turns(
@@ -212,26 +226,22 @@ def time_by_turns(
     return times
 
 
-def measurement_of(
-    engine: str, *, threads: int, batch: int, times: Sequence[float], part: int | None = None
-) -> Measurement:
+def measurement_of(engine: str, *, way: Way, batch: int, times: Sequence[float]) -> Measurement:
     """What the seconds of some calls say."""
+    assert way.threads is not None, "a measurement knows its threads"
     median = statistics.median(times)
     ranked = sorted(times)
     return Measurement(
         engine=engine,
-        threads=threads,
+        threads=way.threads,
         batch=batch,
         images_per_second=batch / median,
         p50_ms=1e3 * median,
         p99_ms=1e3 * ranked[min(len(ranked) - 1, math.ceil(0.99 * len(ranked)) - 1)],
         num_calls=len(times),
-        part=part,
+        part=way.part,
+        lanes=way.lanes,
     )
-
-
-def _open(contender: Contender) -> Engine:
-    return open_engine(contender.folder, contender.record, threads=contender.threads)
 
 
 def measure_memory(contender: Contender, pixels: Tensor) -> float | None:
@@ -257,10 +267,11 @@ def _use_memory(contender: Contender, shape: list[int]) -> float:
     engine_class = find_engine(contender.record.engine)
     engine_class.require()
     before = read_peak_mb()
-    engine = _open(contender)
+    engine = contender.open()
     pixels = torch.zeros(shape, dtype=torch.uint8)
     for _ in range(_WARM_UPS):
-        engine(pixels)
+        for way in contender.ways(len(pixels)):
+            engine.in_parts(pixels, way.part)
     return read_peak_mb() - before
 
 
@@ -275,13 +286,14 @@ def read_peak_mb() -> float:
 def table_rows(comparison: Comparison) -> Iterator[tuple[str, ...]]:
     """The rows of a table for people, the fastest first."""
     for one in sorted(comparison.measurements, key=lambda each: (each.batch, -each.images_per_second)):
-        part = comparison.part if comparison.part is not None and comparison.part < one.batch else None
-        is_best = (one.engine, one.threads, one.part) == (comparison.engine, comparison.threads, part)
+        best = comparison.way
+        best = best if best.part is not None and best.part < one.batch else Way(best.threads)
+        is_best = (one.engine, one.way) == (comparison.engine, best)
         yield (
             one.engine,
             str(one.threads),
             str(one.batch),
-            "all" if one.part is None else str(one.part),
+            one.way.at_a_time,
             f"{one.images_per_second:.1f}",
             f"{one.p50_ms:.1f}",
             f"{one.p99_ms:.1f}",

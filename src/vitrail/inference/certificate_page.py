@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from vitrail.inference.engines.ways import Way
 from vitrail.inference.export_record import ExportRecord
 from vitrail.pages.frame import Page, PageSection, Verdict, render_page
 from vitrail.pages.tables import render_table
@@ -101,7 +102,7 @@ def _choice(choice: Mapping[str, Any]) -> PageSection:
             one["engine"],
             one["threads"],
             one["batch"],
-            one.get("part") or "all",
+            Way(one["threads"], one.get("part"), one.get("lanes", 1)).at_a_time,
             f"{one['images_per_second']:.1f}",
             f"{one['p50_ms']:.1f}",
             f"{one['p99_ms']:.1f}",

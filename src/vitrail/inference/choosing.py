@@ -72,9 +72,10 @@ def compare_candidates(
 ) -> Comparison:
     """The candidates timed by turns, batches whole and in parts; `threads` of None are one, and all cores."""
     contenders = [
-        Contender(label=name, folder=one.folder, record=one.record, threads=count)
+        Contender(label=name, folder=one.folder, record=one.record, threads=count, lanes=lanes)
         for name, one in candidates.items()
         for count in (thread_counts() if threads is None else [threads])
+        for lanes in ((1, count) if count > 1 and find_engine(one.record.engine).has_lanes else (1,))
     ]
     return compare_contenders(
         contenders,

@@ -19,6 +19,7 @@ from vitrail.inference.benchmarking import (
     time_by_turns,
 )
 from vitrail.inference.engines.threads import torch_threads
+from vitrail.inference.engines.ways import Way
 from vitrail.inference.folding import as_folded
 from vitrail.inference.trained import Trained
 
@@ -40,7 +41,7 @@ def time_detector(
         told(f"{len(thread_counts())} contenders, {batch} images at a time")
         asks = {count: partial(_ask_with, count, make_call(trained, batch)) for count in thread_counts()}
         for count, times in time_by_turns(asks, seconds=seconds).items():
-            found.append(measurement_of(ENGINE, threads=count, batch=batch, times=times))
+            found.append(measurement_of(ENGINE, way=Way(count), batch=batch, times=times))
     if has_memory:
         peak = in_own_process(_use_memory, load, max(batches))
         found = [replace(one, peak_mb=peak) if one.batch == max(batches) else one for one in found]

@@ -69,6 +69,7 @@ class ExportRecord(_Frozen):
     model: ModelSummary
     threads: Annotated[int, Field(ge=1, le=4096)] | None = None  # of one call; None: as the engine thinks best
     part: _Side | None = None  # images of a batch that are computed at a time; None: all
+    lanes: Annotated[int, Field(ge=1, le=4096)] = 1  # parts that are computed side by side, each by one thread
     is_drifting: bool = False  # whether it was kept although it does not agree with the model (--allow-drift)
     choice: dict[str, Any] | None = None  # the measurements by which --to auto chose
 

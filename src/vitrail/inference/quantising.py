@@ -6,7 +6,7 @@ import shutil
 import statistics
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -212,9 +212,9 @@ def _take_fastest(
     """The fastest candidate that agrees with the model, and its proof; faster ones that do not are told of."""
     left_out = dict(comparison.left_out)
     while rest := [one for one in comparison.measurements if one.engine not in left_out]:
-        engine, threads, part = choose_fastest(rest)
+        engine, way = choose_fastest(rest)
         chosen = candidates[engine]
-        record = chosen.record.model_copy(update={"threads": threads, "part": part})
+        record = chosen.record.model_copy(update=asdict(way))
         try:
             certificate = prove(chosen.folder, record, trained, images=images)
             if not certificate.agrees and not allow_drift:
@@ -225,7 +225,7 @@ def _take_fastest(
             left_out[engine] = str(error).partition("; nothing was written")[0]
             _LOGGER.warning("%s is left out: %s", engine, left_out[engine])
             continue
-        comparison = replace(comparison, engine=engine, threads=threads, part=part, left_out=left_out)
+        comparison = replace(comparison, engine=engine, way=way, left_out=left_out)
         return comparison, (record.model_copy(update={"choice": comparison.describe()}), certificate)
     reasons = "; ".join(f"{name}: {reason}" for name, reason in left_out.items())
     raise ValueError(f"no engine gives the answers of the model, and nothing was written ({reasons})")

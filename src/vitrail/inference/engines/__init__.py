@@ -5,6 +5,7 @@ from importlib import import_module
 from pathlib import Path
 
 from vitrail.inference.engines.contract import Engine
+from vitrail.inference.engines.ways import SideBySide
 from vitrail.inference.export_record import ExportRecord
 
 # Name -> where its class is. In the order in which they are tried and shown.
@@ -29,9 +30,16 @@ def find_engine(name: str) -> type[Engine]:
 
 
 def open_engine(folder: Path, record: ExportRecord, *, threads: int | None = None) -> Engine:
-    """The engine of an exported folder, as its record says; `threads` are those of one call."""
-    engine = find_engine(record.engine).open(folder, record, threads=threads or record.threads)
+    """The engine of an exported folder, as its record says; `threads` are those of one call.
+
+    With other threads than the record's, parts of a batch are not computed side by side.
+    """
+    engine_class, wanted = find_engine(record.engine), threads or record.threads
+    engine = engine_class.open(folder, record, threads=wanted)
     engine.part = record.part
+    if record.lanes > 1 and engine_class.has_lanes and wanted == record.threads:
+        singles = engine_class.open_lanes(folder, record, lanes=record.lanes)
+        engine.beside = SideBySide(singles.compute, lanes=record.lanes)
     return engine
 
 

@@ -9,6 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from vitrail.inference.engines.ways import SideBySide
 from vitrail.inference.export_record import ExportRecord
 from vitrail.inference.whole_model import PRECISIONS, Draft
 from vitrail.layers.bfloat16 import has_native_bfloat16
@@ -29,7 +30,9 @@ class Engine(ABC):
     writing_extra: ClassVar[str] = ""  # extra of vitrail that installs both
     has_int8: ClassVar[bool] = False  # whether it has layers in int8, by `rank_layers` and `write_int8`
     may_run_code: ClassVar[bool] = False  # whether opening its files can run code that they hold
+    has_lanes: ClassVar[bool] = False  # whether calls of one thread each are computed side by side, by `open_lanes`
     part: int | None = None  # images of a larger batch that are computed at a time; None: all of them
+    beside: SideBySide | None = None  # what computes parts side by side; None: they come one after the other
 
     @classmethod
     def missing(cls) -> str:
@@ -82,6 +85,11 @@ class Engine(ABC):
         """
 
     @classmethod
+    def open_lanes(cls, folder: Path, record: ExportRecord, *, lanes: int) -> "Engine":
+        """The engine of the files in a folder for so many calls at a time, each of one thread."""
+        return cls.open(folder, record, threads=1)
+
+    @classmethod
     def rank_layers(cls, draft: Draft, folder: Path, pixels: Tensor) -> list[str]:
         """The layers that can be computed in int8, those first that suffer most by it.
 
@@ -110,7 +118,10 @@ class Engine(ABC):
         """
         if part is None or len(images) <= part:
             return self.compute(images)
-        found = [self.compute(some) for some in images.split(part)]
+        if self.beside is not None:
+            found = self.beside(images, part)
+        else:
+            found = [self.compute(some) for some in images.split(part)]
         return {name: torch.cat([one[name] for one in found]) for name in found[0]}
 
     @abstractmethod

@@ -24,7 +24,7 @@ class OnnxEngine(Engine):
     """A session of ONNX Runtime on the CPU."""
 
     name = "onnx"
-    has_int8 = True
+    has_int8 = has_lanes = True  # a session of one thread computes in the thread that asks
     packages = ("onnxruntime",)
     opening_extra = "onnx"
     writing_packages = ("onnx", "onnxscript")

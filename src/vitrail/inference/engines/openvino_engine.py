@@ -24,7 +24,7 @@ class OpenVinoEngine(Engine):
     """A model that OpenVINO has compiled for the CPU; each call has a request of its own."""
 
     name = "openvino"
-    has_int8 = True
+    has_int8 = has_lanes = True
     packages = ("openvino",)
     opening_extra = writing_extra = "openvino"
 
@@ -51,11 +51,18 @@ class OpenVinoEngine(Engine):
 
     @classmethod
     def open(cls, folder: Path, record: ExportRecord, *, threads: int | None = None) -> "OpenVinoEngine":
+        return cls._open(folder, record, threads=threads)
+
+    @classmethod
+    def open_lanes(cls, folder: Path, record: ExportRecord, *, lanes: int) -> "OpenVinoEngine":
+        return cls._open(folder, record, threads=lanes, lanes=lanes)
+
+    @classmethod
+    def _open(cls, folder: Path, record: ExportRecord, *, threads: int | None, lanes: int = 1) -> "OpenVinoEngine":
         path = folder / next(iter(record.files))
         try:
-            return cls(
-                compile_model(str(path), threads=threads, precision=record.precision), outputs=list(record.outputs)
-            )
+            compiled = compile_model(str(path), threads=threads, precision=record.precision, lanes=lanes)
+            return cls(compiled, outputs=list(record.outputs))
         except RuntimeError as error:
             reason = " ".join(str(error).split())[:200]
             raise ValueError(f"{path} can't be opened by OpenVINO ({reason}): export the model again") from None
@@ -122,10 +129,10 @@ def convert(draft: Draft) -> Any:
     return model
 
 
-def compile_model(model: Any, *, threads: int | None, precision: str = "fp32") -> Any:
-    """A model, or the file of one, compiled for calls that come one after the other.
+def compile_model(model: Any, *, threads: int | None, precision: str = "fp32", lanes: int = 1) -> Any:
+    """A model, or the file of one, compiled for calls that come one after the other, or `lanes` of them at a time.
 
-    Numbers that are stored in fp16 are computed in float32.
+    `threads` are those of all lanes together. Numbers that are stored in fp16 are computed in float32.
     """
     openvino = import_openvino()
     from openvino import properties
@@ -137,4 +144,7 @@ def compile_model(model: Any, *, threads: int | None, precision: str = "fp32") -
     }
     if threads is not None:
         settings[properties.inference_num_threads()] = threads
+    if lanes > 1:
+        settings[properties.num_streams()] = lanes
+        settings[hint.enable_cpu_pinning()] = False  # a core that another program holds would hold up its lane
     return only_core().compile_model(model, "CPU", settings)
