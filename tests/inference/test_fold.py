@@ -62,6 +62,17 @@ def test_folded_outputs_are_equal(name: str, settings: dict[str, object]) -> Non
     assert (expected.summary - found.summary).abs().max() < 1e-4
 
 
+@pytest.mark.parametrize("norm", ["layer", "batch"])
+def test_for_engines_a_patchconvnet_is_convolutions_with_the_same_answers(norm: str) -> None:
+    model = randomize(small_model("patchconvnet_s20", norm=norm)).eval()
+    images = images_for(model)
+    program = torch.export.export(vitrail.fold(model), (images,))
+    wanted = model(images)
+    assert (program.module()(images) - wanted).abs().max() < 1e-4 * max(1.0, float(wanted.abs().max()))
+    convolutions = [node for node in program.graph.nodes if "conv2d" in str(node.target)]
+    assert len(convolutions) >= 5 * model.config.depth  # expand, spatial, two of squeeze-excite, contract
+
+
 def test_the_model_itself_is_left_alone() -> None:
     model = randomize(small_model("vit_b12_hmlp", num_branches=2, layer_scale=0.1)).train()
     before = {key: value.clone() for key, value in model.state_dict().items()}

@@ -4,8 +4,10 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from vitrail.layers.attention import SelfAttention, TalkingHeadsAttention, join_heads, split_heads
+from vitrail.layers.mixing import ConvolutionMix
 from vitrail.layers.recording import is_recorded
 from vitrail.layers.talking_heads import prefers_whole
 from vitrail.layers.talking_heads_forms import HeadMixing, attend_recorded, attend_whole
@@ -48,6 +50,36 @@ class FoldedResidual(nn.Module):
         if isinstance(self.mix, FoldedFeedForward):
             return add_product(x, self.mix.hidden(self.norm(x)), self.mix.contract)
         return add_to(x, self.mix(self.norm(x)))
+
+
+class FoldedConvolution(nn.Module):
+    """PatchConvNet's whole residual layer, x + mix(norm(x)), on [batch, height, width, dim].
+
+    torch is the fastest with linear layers on channels that lie last. Engines, for which it is recorded, are so with
+    convolutions from one end of the branch to the other: they order the channels in blocks once, and add the biases
+    inside.
+    """
+
+    def __init__(self, *, norm: nn.Module, mix: ConvolutionMix) -> None:
+        super().__init__()
+        self.norm = norm
+        self.mix = mix
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not is_recorded():
+            return add_to(x, self.mix(self.norm(x)))
+        mix, squeeze_excite = self.mix, self.mix.squeeze_excite
+        maps = self.norm(x).permute(0, 3, 1, 2)
+        maps = mix.activation(convolve(maps, mix.expand))
+        maps = mix.activation(mix.spatial(maps))
+        squeezed = functional.relu(convolve(maps.mean(dim=(2, 3), keepdim=True), squeeze_excite.reduce))
+        maps = convolve(maps * torch.sigmoid(convolve(squeezed, squeeze_excite.expand)), mix.contract)
+        return x + maps.permute(0, 2, 3, 1)
+
+
+def convolve(maps: Tensor, layer: nn.Linear) -> Tensor:
+    """A linear layer on the channels of maps [batch, dim, height, width], as a 1x1 convolution."""
+    return functional.conv2d(maps, layer.weight[:, :, None, None], layer.bias)
 
 
 class FoldedFeedForward(nn.Module):

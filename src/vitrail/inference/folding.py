@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from vitrail.inference.folded_layers import (
     FoldedBranch,
     FoldedClassAttention,
+    FoldedConvolution,
     FoldedCrossPatch,
     FoldedFeedForward,
     FoldedResidual,
@@ -97,6 +98,8 @@ def fold_residual(residual: Residual, *, num_tokens: int) -> nn.Module:
         return Residual([FoldedBranch(norm=norm, mix=mix) for norm, mix in branches], join=residual.join)
     if isinstance(branches[0][1], FoldedCrossPatch):
         return branches[0][1]
+    if len(branches) == 1 and isinstance(branches[0][1], ConvolutionMix):
+        return FoldedConvolution(norm=branches[0][0], mix=branches[0][1])
     if len(branches) == 1:
         return FoldedResidual(norm=branches[0][0], mix=branches[0][1])
     if all(is_pure(norm) for norm, _ in branches):

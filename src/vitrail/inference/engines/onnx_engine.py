@@ -95,6 +95,8 @@ def open_session(path: Path, *, threads: int | None) -> Any:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = _QUIET
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
+    # Threads that wait for work hold their cores, also between two calls, where others need them.
+    options.add_session_config_entry("session.force_spinning_stop", "1")
     if threads is not None:
         options.intra_op_num_threads = threads
     try:
