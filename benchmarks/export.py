@@ -39,6 +39,7 @@ from vitrail.inference.engines import open_engine
 from vitrail.inference.engines.onnx_engine import open_session
 from vitrail.inference.engines.openvino_engine import compile_model, import_openvino
 from vitrail.inference.engines.threads import torch_threads
+from vitrail.inference.engines.ways import Way
 from vitrail.inference.exporting import ExportSettings
 from vitrail.inference.proof_images import ProofImages
 from vitrail.inference.quantising import write_fastest
@@ -175,7 +176,7 @@ def compare(
                 {
                     "model": ours,
                     "batch": batch,
-                    "ours": f"{record.engine}, {record.threads}{f', {record.part} at a time' if record.part else ''}",
+                    "ours": f"{record.engine}, {Way(record.threads, record.part, record.lanes)}",
                     "speed": batch / times[OURS],
                     "best": best,
                     "best_speed": batch / times[best],
@@ -198,7 +199,7 @@ def say(line: str) -> None:
 
 def show(rows: Sequence[dict[str, Any]]) -> None:
     """The table in markdown, with the geometric mean of all ratios."""
-    print("| model | batch | ours (auto), threads | images/s | best of timm's, threads | images/s | ratio |")
+    print("| model | batch | ours (auto) | images/s | best of timm's, threads | images/s | ratio |")
     print("|---|---|---|---|---|---|---|")
     ratios = [row["speed"] / row["best_speed"] for row in rows]
     for row, ratio in zip(rows, ratios, strict=True):

@@ -11,9 +11,11 @@ import litserve
 import torch
 
 from vitrail.data.decode import open_image
+from vitrail.evaluation.predict import autocast, choose_precision
 from vitrail.inference.folding import fold
 from vitrail.inference.trained import Trained, load_trained
 
+CPU = torch.device("cpu")
 Found = tuple[list[float], list[int]]  # probabilities and classes
 
 
@@ -40,8 +42,8 @@ class VitrailApi(litserve.LitAPI):
     def predict(self, images: torch.Tensor) -> list[Found] | Found:
         """The five most probable classes of a batch, or of one picture."""
         pictures = images if images.ndim == 4 else images[None]
-        with torch.inference_mode():
-            probabilities = self.model(self.trained.normalize(pictures)).softmax(dim=1)
+        with torch.inference_mode(), autocast(CPU, choose_precision("auto", CPU)):  # as vitrail's server computes
+            probabilities = self.model(self.trained.normalize(pictures)).float().softmax(dim=1)
         values, places = probabilities.topk(5, dim=1)
         answers = list(zip(values.tolist(), places.tolist(), strict=True))
         return answers if images.ndim == 4 else answers[0]

@@ -5,7 +5,8 @@ python benchmarks/serving.py [--model deit_tiny] [--clients 1,8,64] [--seconds 8
 All servers answer the same requests on a loopback port: an image in base64 as JSON, decoded, resized and computed by
 the same code of vitrail. Each server runs alone, in turns, and is asked by clients that wait for each answer. A number
 of clients is measured for so many seconds, or until there are that many requests. With the defaults twelve servers
-are started one after the other, and clients ask for 288 seconds in all.
+are started one after the other, and clients ask for 288 seconds in all. At the end the model is computed without a
+server, one image on each core and in batches: more than it gains there, no server can gain by batches.
 """
 
 import argparse
@@ -26,7 +27,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from measure import machine
+from measure import best_times, machine
 
 PICTURE = Path(__file__).parents[1] / "docs" / "pictures" / "cat.jpg"
 MAX_BATCH, BATCH_WAIT = 16, 0.005
@@ -79,6 +80,7 @@ def main() -> None:
                     )
                     note(found[name, count], times, seconds=seconds, failed=failed)
     show(found, counts=counts, servers=list(servers), model=arguments.model)
+    measure_gain(arguments.model)
 
 
 def note(measured: Measured, times: list[float], *, seconds: float, failed: int) -> None:
@@ -107,6 +109,29 @@ def show(found: dict[tuple[str, int], Measured], *, counts: list[int], servers: 
             told.append(f"{rates['vitrail, batches'] / rates['LitServe, batches']:.2f}x of LitServe with batches")
             told.append(f"{rates['vitrail, one by one'] / rates['LitServe, one by one']:.2f}x without")
         print(f"{count} clients: {', '.join(told)}")
+
+
+def measure_gain(name: str) -> None:
+    """Print what the model gains by batches on this machine, computed as the server does it and nothing else."""
+    import torch
+
+    from vitrail.data.decode import open_image
+    from vitrail.evaluation.lanes import Lanes
+    from vitrail.inference.trained import load_trained
+    from vitrail.serving.served_model import ServedModel
+
+    model = ServedModel(name, load_trained(f"{name} init=random"), device=torch.device("cpu"))
+    pictures = [model.trained.view(open_image(PICTURE.read_bytes()))] * MAX_BATCH
+    num_lanes = torch.get_num_threads()
+    with Lanes(num_lanes) as lanes:
+
+        def compute(size: int) -> object:
+            parts = [pictures[first : first + size] for first in range(0, MAX_BATCH, size)]
+            return list(lanes.map(model.compute_logits, parts))
+
+        single, batch = best_times(lambda: compute(1), lambda: compute(max(1, MAX_BATCH // num_lanes)), rounds=10)
+    speeds = f"{MAX_BATCH / single:.1f} images/s one on each core, {MAX_BATCH / batch:.1f} in batches of {MAX_BATCH}"
+    print(f"the model without a server: {speeds}: a gain of {single / batch:.2f}x")
 
 
 def make_request(path: str) -> bytes:
