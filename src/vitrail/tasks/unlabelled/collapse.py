@@ -1,8 +1,8 @@
 """The watch for collapse: a run whose model says the same of every image is stopped, with what to change.
 
-The kinds and their signs are those of the papers: all images get one answer (entropy and KL of the teacher fall to 0),
-or an answer that says nothing (its entropy stays at ln K), which centring and sharpening hold off (DINO, 5.3 and figure
-7); features that no longer vary over images (SimSiam, 4.1); and codes that nothing is mapped to.
+The kinds and their signs are those of the papers: all images get one answer (the teacher's entropy falls to 0), or an
+answer that says nothing (its entropy stays at ln K), which centring and sharpening hold off (DINO, 5.3 and figure 7);
+features that no longer vary over images (SimSiam, 4.1); and codes that nothing is mapped to.
 """
 
 import logging
@@ -21,6 +21,7 @@ _LOGGER = logging.getLogger(__name__)
 _LOOK = 10  # steps between two looks: the host waits for a device in these alone
 _FIRST = 1  # the step since which a sign that the first look has seen is there
 _GROWTH = 1.1  # later looks further away than earlier ones by this factor: it is getting away
+_FEW_ANSWERS, _SHARE_OF_ALL = 0.5, 0.1  # nats, and share of ln of the answers, of entropy and information each
 _LEAST_INFORMATION = 0.002  # share of ln of the answers below which an answer tells nothing of its image
 _NOISE = 1e-6  # distances that rounding alone makes
 _FEATURES, _ALIKE = "feature_deviation", 10.0  # first features this much further from collapse are still alike
@@ -63,9 +64,14 @@ class Sign:
 
 
 def constant_answers(*, num_answers: int, remedies: tuple[str, str]) -> Sign:
-    """All images get one sharp answer of `num_answers`: signals teacher_entropy and kl, in nats."""
-    scale = math.log(num_answers)
-    conditions = (Nearness("teacher_entropy", 0.0, 0.02 * scale), Nearness("kl", 0.0, 0.01 * scale))
+    """All images get one answer of `num_answers`, or one of two: signals teacher_entropy and information, in nats.
+
+    Their sum is the entropy of the mean answer of a batch, so the logarithm of how many answers are in use. A sharp
+    teacher whose answers differ between images has not collapsed, also where the student agrees with it; and one that
+    has slid to two answers has, though they still differ a little.
+    """
+    within = min(_FEW_ANSWERS, _SHARE_OF_ALL * math.log(num_answers))
+    conditions = (Nearness("teacher_entropy", 0.0, within), Nearness("information", 0.0, within))
     return Sign("constant", "the teacher gives all images the same answer", conditions, remedies)
 
 
