@@ -42,11 +42,18 @@ TOKENIZER = (
     "tokenizer.window=4",
     "lr=3e-3",
 )
+CLUSTERS = (*TOKENIZER, "tokenizer.kind=kmeans")
 
 
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     return run_in(tmp_path_factory.mktemp("runs") / "tokenizer", *TOKENIZER, "epochs=12")
+
+
+@pytest.fixture(scope="module")
+def clusters(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    """A tokenizer of k-means."""
+    return run_in(tmp_path_factory.mktemp("runs") / "clusters", *CLUSTERS, "epochs=2")
 
 
 def evaluations(run: RunFolder) -> list[dict[str, Any]]:
@@ -124,15 +131,13 @@ def test_dead_codes_are_put_on_patches_of_the_step_whatever_its_parts() -> None:
     assert torch.equal(*found)
 
 
-def test_k_means_begins_with_clusters_of_patches(tmp_path: Path) -> None:
-    run = run_in(tmp_path / "run", *TOKENIZER, "tokenizer.kind=kmeans", "epochs=2")
-    first, last = evaluations(run)
+def test_k_means_begins_with_clusters_of_patches(clusters: RunFolder, tmp_path: Path) -> None:
+    first, last = evaluations(clusters)
     assert last["share_of_codes"] > 80.0
     assert last["reconstruction"] <= first["reconstruction"] < 0.5  # of colours whose deviation is about 1
     teacher = vitrail.create_model("deit_tiny", image_size=32, dim=16, depth=1, num_heads=2, num_classes=0)
     vitrail.save_model(teacher, tmp_path / "teacher")
-    words = ("tokenizer.kind=kmeans", f"tokenizer.teacher={tmp_path / 'teacher'}", "epochs=1")
-    of_features = run_in(tmp_path / "features", *TOKENIZER, *words)
+    of_features = run_in(tmp_path / "features", *CLUSTERS, f"tokenizer.teacher={tmp_path / 'teacher'}", "epochs=1")
     found = vitrail.load_trained(of_features.path).model
     assert isinstance(found, Tokenizer)
     assert found.codebook.shape == (16, 16)
@@ -181,16 +186,17 @@ def test_the_run_leaves_pictures_measures_and_a_model_that_verbs_read(
     assert "effective rank" in said
 
 
-@pytest.mark.parametrize("case", ["tokens", "codes", "mae"])
+@pytest.mark.parametrize("case", ["tokens", "codes", "mae", "mae, micro-batches"])
 def test_micro_batches_and_two_processes_give_the_losses_of_one(
     case: str, tokenizer: RunFolder, tmp_path: Path
 ) -> None:
+    kind, _, parts = case.partition(", ")
     cases = {"tokens": (*MASKED, f"masked.tokenizer={tokenizer.path}"), "codes": TOKENIZER, "mae": MAE}
-    words = (*cases[case], "epochs=4", "evaluation.every=4", "watch.pictures=null")
+    words = (*cases[kind], "epochs=4", "evaluation.every=4", "watch.pictures=null")
     one = losses(run_in(tmp_path / "one", *words, "run.micro_batch=16"))
-    if case == "mae":
+    if parts:
         run_in(tmp_path / "divided", *words, "run.micro_batch=8")
-    else:  # whose objectives exchange what micro-batches left
+    else:
         run_two(tmp_path / "divided", *words)
     divided = losses(RunFolder(tmp_path / "divided"))
     common = sorted(one.keys() & divided.keys())  # a slow run writes down more of its steps
@@ -198,11 +204,16 @@ def test_micro_batches_and_two_processes_give_the_losses_of_one(
     assert [divided[step] for step in common] == pytest.approx([one[step] for step in common], rel=1e-5)
 
 
-@pytest.mark.parametrize("case", ["tokens", "codes"])
-def test_killed_and_resumed_it_ends_with_the_same_bits(case: str, tokenizer: RunFolder, tmp_path: Path) -> None:
+@pytest.mark.parametrize("case", ["tokens", "codes", "clusters", "tokens of clusters", "hog"])
+def test_killed_and_resumed_it_ends_with_the_same_bits(
+    case: str, tokenizer: RunFolder, clusters: RunFolder, tmp_path: Path
+) -> None:
     words = {
         "tokens": (*MASKED, f"masked.tokenizer={tokenizer.path}", "regularisation.ema=0.9"),
         "codes": TOKENIZER,
+        "clusters": CLUSTERS,
+        "tokens of clusters": (*MASKED, f"masked.tokenizer={clusters.path}"),
+        "hog": (*MASKED, "masked.target=hog"),
     }[case] + ("epochs=5", "run.save_minutes=0.0001")
     process = start(tmp_path / "killed", *words)
     wait_for_step(process, tmp_path / "killed", 7)
