@@ -1,5 +1,7 @@
 """Masked image modelling and its tokenizer as runs: what they learn, leave, resume and refuse."""
 
+import contextlib
+import dataclasses
 import json
 import shutil
 import signal
@@ -161,6 +163,36 @@ def test_every_family_learns_from_tokens_and_leaves_its_trunk(model: str, tokeni
     assert (trunk.name, trunk.config.num_classes) == (model, 0)
     next_run = run_in(tmp_path / "next", *words, "epochs=1", f"init={run.path}", "head_start=random")
     assert evaluations(next_run)
+
+
+@pytest.mark.parametrize("model", ["cait_xxs24", "patchconvnet_s20", "deit_tiny"])
+def test_a_class_stage_that_has_learnt_nothing_is_not_asked(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Probes, galleries and exports of a masked run read the mean of its patches; a class token took part."""
+    heads = "" if model == "patchconvnet_s20" else ", num_heads: 2"
+    settings = f"model.settings={{patch_size: 4, dim: 16, depth: 1{heads}}}"
+    words = (f"model={model}", settings, "epochs=1", "evaluation.crop_ratio=1.0", "watch.pictures=null")
+    run = run_in(tmp_path / "run", *PIXELS, *words)
+    trained = vitrail.load_trained(run.path)
+    images = torch.randint(256, (3, 3, 16, 16), dtype=torch.uint8)
+    features = trained.model.features(trained.normalize(images))
+    summary, patches = features.summary.flatten(1), features.patches.mean(dim=(2, 3))
+    is_asked = model == "deit_tiny"
+    for found in (trained.embed(images), trained.model.outputs(trained.normalize(images))["embedding"]):
+        torch.testing.assert_close(found, summary if is_asked else patches, rtol=1e-4, atol=1e-5)
+    assert (summary - patches).abs().max() > 0.01
+    assert main(["probe", str(run.path), "method=ridge"]) == 0
+    assert ("has learnt nothing: means of patches are probed" in capsys.readouterr().err) is not is_asked
+    assert main(["probe", str(run.path), "method=ridge", f"out={tmp_path / 'probe'}"]) == (0 if is_asked else 2)
+    assert ("a probe of the mean of its patches is no classifier of it" in capsys.readouterr().err) is not is_asked
+    gallery, spec = tmp_path / "gallery", "data=shapes:size=16,count=48,val=24"
+    assert main(["gallery", "build", str(run.path), spec, f"out={gallery}"]) == 0
+    kept = vitrail.Gallery(gallery, model=trained)
+    assert kept.search(images[0], top=1)
+    whole = vitrail.load_model(run.model)  # whose embedding is that of its class stage
+    with contextlib.nullcontext() if is_asked else pytest.raises(ValueError, match="another model"):
+        vitrail.Gallery(gallery, model=dataclasses.replace(trained, model=whole))
 
 
 def test_the_run_leaves_pictures_measures_and_a_model_that_verbs_read(

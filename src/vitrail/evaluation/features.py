@@ -40,14 +40,14 @@ class Embedder(nn.Module):
 
     One summary token is the vector. Two of them, with distillation, are put side by side, so that a linear probe can
     weigh both and still be written as the model's two heads. Tokens of single classes know about other classes than the
-    data's: there it is the mean of the patches.
+    data's, and a class stage that nothing has trained knows nothing: there it is the mean of the patches.
     """
 
     def __init__(self, model: Model) -> None:
         super().__init__()
         self.model = model
         self.training = model.training  # else evaluating would leave the model in training mode
-        self.reads_patches = isinstance(model.head, PerClassClassifier)
+        self.reads_patches = model.reads_patches or isinstance(model.head, PerClassClassifier)
         self.uses_all_cores = model.uses_all_cores
 
     def forward(self, images: Tensor) -> Tensor:  # [batch, channels, height, width] -> [batch, dim]
@@ -83,6 +83,8 @@ class Extraction:
     def model_key(self) -> str:
         """A text that changes with the weights, the settings and the picture: embeddings of one key can be compared."""
         settings = describe_settings((_FORMAT, self.model.family, self.model.config, self.view, self.normalize))
+        if self.model.reads_patches:
+            settings += " patches"
         return hash_text(f"{settings} {hash_tensors(self.model.state_dict())}")
 
     def has_model_key(self, key: str) -> bool:
@@ -245,6 +247,8 @@ def _former_digest(extraction: Extraction, *more: object) -> "hashlib._Hash":
     model = extraction.model
     settings = (_FORMAT, model.family, model.config, extraction.view, extraction.normalize, *more)
     digest = hashlib.sha256(repr(settings).encode())
+    if model.reads_patches:  # at that time the class stage was asked
+        digest.update(b"patches")
     for name, value in sorted(model.state_dict().items()):
         digest.update(f"\n{name} {value.dtype} {list(value.shape)}\n".encode())
         digest.update(as_bytes(value).numpy().data)

@@ -16,6 +16,11 @@ def check_attachable(model: Model) -> None:
         raise ValueError(
             "a probe of what a projector gives can't be saved, for it is no part of a classifier: probe features=trunk"
         )
+    if model.reads_patches:
+        raise ValueError(
+            f"the class stage of this {model.name} has learnt nothing, and a probe of the mean of its patches is no "
+            "classifier of it: leave out= away, or train one with vitrail train init=RUN"
+        )
 
 
 def attach_probe(model: Model, probe: LinearClassifier) -> Model:

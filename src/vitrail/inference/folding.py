@@ -54,7 +54,7 @@ def fold(model: Model) -> Model:
     if not is_emulated:
         return folded
     outer = InFloat32(folded, dtype=dtype).eval()
-    outer.is_folded = True
+    outer.is_folded, outer.reads_patches = True, folded.reads_patches
     return outer
 
 

@@ -84,6 +84,8 @@ def probe(
     trained = _choose_features(load_seeing(text, given), features)
     if folder is not None:
         check_attachable(trained.model)
+    if trained.model.reads_patches:
+        remarks.append(f"the class stage of this {trained.model.name} has learnt nothing: means of patches are probed")
     val_data, level = open_data(text, {"split": "val", **given}, trained)
     train_data, _ = open_data(text, {**given, "split": "train"}, trained)
     splits = {"train": train_data, "val": val_data}

@@ -292,8 +292,10 @@ def make_trained(
             interpolation=preprocessing.interpolation,
         )
         normalize = Normalize(mean=preprocessing.mean, std=preprocessing.std)
+    model = model.resized(view.image_size).eval()
+    model.reads_patches = model.class_stage is not None and bool((description or {}).get("reads_patches"))
     return Trained(
-        model=model.resized(view.image_size).eval(),
+        model=model,
         classes=classes,
         coarse=coarse,
         view=view,

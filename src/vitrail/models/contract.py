@@ -127,6 +127,7 @@ class Model(AnyModel):
     preprocessing: Preprocessing
     own_settings: Mapping[str, Any] | None = None  # what a user's own function made it of
     is_folded: bool = False  # set by fold
+    reads_patches: bool = False  # whether its embedding is the mean of patches, for nothing has trained its class stage
     is_ours_alone: ClassVar[bool] = False  # whether no other library has names for its weights
     is_dense: bool = False  # whether answers are about places in an image and not about the image
     is_opaque: bool = False  # whether answers and embeddings are all that can be had of it: no layers, no maps
@@ -168,6 +169,8 @@ class Model(AnyModel):
         if isinstance(self.head, PerClassClassifier):
             features = self.features(images)
             return {"logits": self.head(features.summary), "embedding": features.patches.mean(dim=(2, 3))}
+        if self.reads_patches:
+            return {"embedding": self.features(images).patches.mean(dim=(2, 3))}
         summary = self.summarize(images)
         found = {"embedding": summary.flatten(1)}
         return {"logits": self.head(summary), **found} if self.config.num_classes else found
@@ -323,6 +326,7 @@ class Model(AnyModel):
             raise ValueError("a folded model can't change its image size: resize the model that was folded")
         model = self.rebuilt(image_size=image_size)
         model.load_state_dict(self.state_for(model))
+        model.reads_patches = self.reads_patches
         return model.eval()
 
     def state_for(self, model: "Model") -> dict[str, Tensor]:

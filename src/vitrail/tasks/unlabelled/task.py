@@ -162,8 +162,9 @@ class UnlabelledTask(VisualTask[B]):
         return max(as_pair(self.recipe.image_size))
 
     def describe(self, data: Mapping[str, Any]) -> dict[str, Any]:
-        """The content of task.json; nothing was learnt from labels."""
-        return super().describe(data) | {"uses_labels": False}
+        """The content of task.json; nothing was learnt from labels, and perhaps nothing by a class stage."""
+        found = super().describe(data) | {"uses_labels": False}
+        return found | {"reads_patches": True} if self.reads_patches else found
 
     def make_loaders(self, *, num_parts: int, listing: Path | None) -> Loaders:
         """What `make_samples` makes of train, and the images of val as they are."""
