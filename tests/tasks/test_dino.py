@@ -102,6 +102,21 @@ def test_parts_lanes_and_processes_are_one_batch(how: str, whole: RunFolder, tmp
         torch.testing.assert_close(found["model"][name], value, rtol=1e-4, atol=1e-5, msg=name)
 
 
+def test_two_processes_follow_the_statistics_of_one(tmp_path: Path) -> None:
+    """Of the student's batch normalisation too, which sees the global crops and then the local ones in every step."""
+    model = "model.settings={patch_size: 4, dim: 16, depth: 1, stem: conv_bn, norm: batch, layer_scale: 1.0}"
+    words = (*WORDS, "model=patchconvnet_s60", model, "regularisation.drop_path=0", "lr=1e-5", "watch.pictures=null")
+    one = newest(run_in(tmp_path / "one", *words, "run.micro_batch=16"))["model"]
+    again = newest(run_in(tmp_path / "again", *words, "run.micro_batch=16", "run.checkpointing=true"))["model"]
+    run_two(tmp_path / "two", *words)
+    two = newest(RunFolder(tmp_path / "two"))["model"]
+    tracked = {name: int(value) for name, value in one.items() if name.endswith("num_batches_tracked")}
+    assert set(tracked.values()) == {9, 18}  # passes of the teacher and of the student, in 9 steps
+    for name in (*tracked, *(name for name in one if "running" in name)):
+        torch.testing.assert_close(again[name], one[name], rtol=1e-5, atol=1e-5, msg=name)
+        torch.testing.assert_close(two[name], one[name], rtol=1e-5, atol=1e-5, msg=name)
+
+
 def test_a_run_that_is_killed_ends_with_the_same_bits(whole: RunFolder, tmp_path: Path) -> None:
     words = (*WORDS, "run.save_minutes=0.0001")
     process = start(tmp_path / "killed", *words)

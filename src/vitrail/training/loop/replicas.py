@@ -19,13 +19,20 @@ Item = TypeVar("Item")
 _DRAWING = ("DropBlock2d", "PatchDropout", "PatchDropoutWithIndices")
 
 
+class NormStatistics(NamedTuple):
+    """What a batch normalisation has found in one batch."""
+
+    mean: Tensor
+    variance: Tensor
+
+
 class Replica(NamedTuple):
     """A copy of a model for one lane."""
 
     model: nn.Module  # its parameters are the model's own numbers; gradients and running statistics are its own
     draws: SampleDraws
     parameters: list[nn.Parameter]
-    norms: list[_BatchNorm]  # those that keep running statistics
+    statistics: "list[list[NormStatistics]]"  # of each batch normalisation those of its passes
 
 
 class _Part(NamedTuple):
@@ -33,7 +40,7 @@ class _Part(NamedTuple):
 
     losses: Losses
     gradients: list[Tensor | None]  # of the parameters
-    statistics: list[tuple[Tensor, Tensor] | None]  # mean and variance that each batch normalisation found
+    statistics: list[list[NormStatistics]]  # of each batch normalisation those of its passes
 
 
 class Replicas:
@@ -58,7 +65,7 @@ class Replicas:
             replica = self._free.get()
             try:
                 losses = function(replica, item)
-                return _Part(losses, _take_gradients(replica.parameters), _take_statistics(replica.norms))
+                return _Part(losses, _take_gradients(replica.parameters), _take_statistics(replica.statistics))
             finally:
                 self._free.put(replica)
 
@@ -81,8 +88,8 @@ class Replicas:
         if sums:
             torch._foreach_add_(sums, summands)
         for norm, found in zip(self._norms, part.statistics, strict=True):
-            if found is not None:
-                _follow(norm, *found)
+            for statistics in found:
+                _follow(norm, statistics)
 
 
 def draws_elsewhere(model: nn.Module) -> bool:
@@ -103,10 +110,24 @@ def _make_replica(model: nn.Module) -> Replica:
         for parameter in model.parameters()
     }
     replica = copy.deepcopy(model, shared)
-    norms = _learning_norms(replica)
-    for norm in norms:
-        norm.momentum = 1.0  # its running statistics are then those of the last batch
-    return Replica(replica, give_draws(replica), list(replica.parameters()), norms)
+    statistics = [_note_statistics(norm) for norm in _learning_norms(replica)]
+    return Replica(replica, give_draws(replica), list(replica.parameters()), statistics)
+
+
+def _note_statistics(norm: _BatchNorm) -> list[NormStatistics]:
+    """A list that from now on gets what a layer of a replica finds in each of its passes: DINO makes two of a batch."""
+    norm.momentum = 1.0  # its running statistics are then those of the last batch
+    found: list[NormStatistics] = []
+
+    def note(layer: nn.Module, *_: object) -> None:
+        is_again = torch._C._current_graph_task_id() != -1  # a block that is recomputed in the backward pass
+        if layer.training and not is_again:
+            found.append(
+                NormStatistics(layer.get_buffer("running_mean").clone(), layer.get_buffer("running_var").clone())
+            )
+
+    norm.register_forward_hook(note)
+    return found
 
 
 def _take_gradients(parameters: Iterable[nn.Parameter]) -> list[Tensor | None]:
@@ -117,21 +138,20 @@ def _take_gradients(parameters: Iterable[nn.Parameter]) -> list[Tensor | None]:
     return gradients
 
 
-def _take_statistics(norms: Iterable[_BatchNorm]) -> list[tuple[Tensor, Tensor] | None]:
-    found: list[tuple[Tensor, Tensor] | None] = []
-    for norm in norms:
-        assert norm.running_mean is not None
-        assert norm.running_var is not None
-        found.append((norm.running_mean.clone(), norm.running_var.clone()) if norm.training else None)
-    return found
+def _take_statistics(found: Iterable[list[NormStatistics]]) -> list[list[NormStatistics]]:
+    taken = []
+    for statistics in found:
+        taken.append(statistics.copy())
+        statistics.clear()
+    return taken
 
 
-def _follow(norm: _BatchNorm, mean: Tensor, variance: Tensor) -> None:
+def _follow(norm: _BatchNorm, found: NormStatistics) -> None:
     """Move running statistics as the layer itself would have."""
     assert norm.running_mean is not None
     assert norm.running_var is not None
     assert norm.num_batches_tracked is not None
     norm.num_batches_tracked.add_(1)
     momentum = 1.0 / norm.num_batches_tracked.item() if norm.momentum is None else norm.momentum
-    norm.running_mean.lerp_(mean, momentum)
-    norm.running_var.lerp_(variance, momentum)
+    norm.running_mean.lerp_(found.mean, momentum)
+    norm.running_var.lerp_(found.variance, momentum)
