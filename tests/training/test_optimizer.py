@@ -372,3 +372,19 @@ def test_only_what_can_run_here_is_listed() -> None:
     assert {"adamw", "lamb", "sgd", "lion", "adan", "nadamw", "sgdp", "muon", "torch_muon"} <= set(names)
     assert "adahessian" not in names
     assert all(find_optimizer(name).name == name for name in names)
+
+
+def test_sgd_takes_parameters_that_are_frozen_at_first() -> None:
+    """As the prototypes of DINO are; without one kernel for all parameters torch's own does the same."""
+    found = []
+    for make in (find_optimizer("sgd").make, torch.optim.SGD):
+        generator = torch.Generator().manual_seed(0)
+        values = [nn.Parameter(torch.randn(3, generator=generator)) for _ in range(2)]
+        optimizer = make(values, lr=0.1, momentum=0.9, nesterov=True, fused=make is not torch.optim.SGD)
+        for step in range(4):
+            for value in values[: 1 if step < 2 else 2]:
+                value.grad = torch.randn(3, generator=generator)
+            optimizer.step()
+            optimizer.zero_grad()
+        found.append(torch.stack([value.detach() for value in values]))
+    torch.testing.assert_close(*found)

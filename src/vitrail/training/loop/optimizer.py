@@ -54,11 +54,24 @@ class FoundOptimizer:
             )
 
 
+class MomentumSGD(torch.optim.SGD):
+    """SGD whose fused step also takes parameters that get gradients later than others, as DINO's prototypes do."""
+
+    def step(self, closure: Any = None) -> Any:
+        for group in self.param_groups:
+            learning = [parameter for parameter in group["params"] if parameter.grad is not None]
+            new = [one for one in learning if self.state[one].get("momentum_buffer") is None]
+            if group["momentum"] and group["dampening"] == 0 and 0 < len(new) < len(learning):
+                for parameter in new:  # from 0 its first momentum is its first gradient, as torch has it
+                    self.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+        return super().step(closure)
+
+
 # The papers' and torch's own. Gradients are clipped by the loop, LAMB's too.
 _OURS = {
     "adamw": FoundOptimizer("adamw", torch.optim.AdamW, {"betas": (0.9, 0.999), "eps": 1e-8}, is_fused=True),
     "lamb": FoundOptimizer("lamb", timm.optim.Lamb, {"betas": (0.9, 0.999), "eps": 1e-6, "max_grad_norm": None}),
-    "sgd": FoundOptimizer("sgd", torch.optim.SGD, {"momentum": 0.9, "nesterov": True}, is_fused=True),
+    "sgd": FoundOptimizer("sgd", MomentumSGD, {"momentum": 0.9, "nesterov": True}, is_fused=True),
     "adagrad": FoundOptimizer("adagrad", torch.optim.Adagrad),
     "torch_muon": FoundOptimizer("torch_muon", MuonWithAdamW, hidden_axes=(2,)),
 }
