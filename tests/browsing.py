@@ -15,6 +15,7 @@ CHROMIUM = next(
 ARGUMENTS = (
     *("--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"),
     *("--disable-component-update", "--disable-sync", "--disable-dev-shm-usage"),
+    "--use-fake-device-for-media-stream",  # a camera, for pages that are allowed to use it
 )
 PATIENCE = 30_000  # milliseconds: a busy machine takes its time
 playwright.expect.set_options(timeout=PATIENCE)

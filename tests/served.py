@@ -53,9 +53,9 @@ class Running:
         return connection
 
 
-def save_tiny(folder: Path, *, seed: int = 0) -> Path:
+def save_tiny(folder: Path, *, seed: int = 0, depth: int = 1) -> Path:
     """A saved classifier of three classes."""
-    vitrail.save_model(tiny_model(seed), folder)
+    vitrail.save_model(tiny_model(seed, depth=depth), folder)
     write_json(folder / "task.json", {"task": "classify", "classes": CLASSES})
     return folder
 

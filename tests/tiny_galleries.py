@@ -24,8 +24,8 @@ COARSE = {"red": "warm", "orange": "warm", "blue": "cold", "cyan": "cold"}
 SIDE = 16
 
 
-def tiny_model(seed: int = 0) -> Model:
-    settings = {"image_size": SIDE, "patch_size": 8, "dim": 24, "num_heads": 2, "depth": 1, "num_classes": 3}
+def tiny_model(seed: int = 0, *, depth: int = 1) -> Model:
+    settings = {"image_size": SIDE, "patch_size": 8, "dim": 24, "num_heads": 2, "depth": depth, "num_classes": 3}
     return randomize(vitrail.create_model("deit_tiny", **settings), seed=seed).eval()
 
 

@@ -1,7 +1,8 @@
 """The page in a real browser: a picture in, answers, maps and neighbours out, a class added, an error shown."""
 
+import base64
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,27 @@ import numpy as np
 import pytest
 from browsing import Told, browsing, open_page, playwright, wait_for
 from PIL import Image
-from served import Running, build_gallery, encode, save_tiny, serving
+from served import Running, build_gallery, encode, read_png, save_tiny, serving
 from tiny_galleries import save_colour
 
 PHONE = {"width": 390, "height": 844}
+COPY = """async (picture) => {
+    await picture.decode();
+    const canvas = document.createElement("canvas");
+    [canvas.width, canvas.height] = [picture.naturalWidth, picture.naturalHeight];
+    canvas.getContext("2d").drawImage(picture, 0, 0);
+    return canvas.toDataURL();
+}"""
+
+
+# Whether the element in focus has an outline, or the label that stands for it.
+IS_MARKED = """[document.activeElement, document.activeElement.previousElementSibling].some(
+    (one) => one && getComputedStyle(one).outlineStyle === "solid")"""
+# What reaches beyond the window, or is wider than the box that it is scrolled in.
+CUT_OFF = """[...document.body.querySelectorAll("*")].filter((one) => one.checkVisibility()
+    && (one.getBoundingClientRect().right > innerWidth
+      || (one.matches("pre, .scroll") && one.scrollWidth > one.clientWidth)))
+    .map((one) => one.outerHTML.slice(0, 80))"""
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +51,8 @@ def test_a_picture_is_answered_and_explained(browser: Any, running: Running, tmp
     page, told = open_page(browser, running)
     page.set_input_files("#file", save_colour(tmp_path / "blue.png", "blue", seed=70))
     wait_for(page, "#status", "Answered by pets")
+    best = page.locator("#classes .answers li .line").first.inner_text().split("\n")
+    assert page.locator("#status").inner_text() == f"Answered by pets: {', '.join(best)}; the gallery says blue."
     assert page.locator("#classes .answers li").count() == 3
     assert page.locator("#gallery-label").inner_text() == "blue"
     assert page.locator("#neighbours .near img").count() == 8
@@ -53,6 +73,76 @@ def test_a_picture_is_answered_and_explained(browser: Any, running: Running, tmp
     assert {place.rstrip("/").split("/static")[0] for place in told.places if not place.startswith("blob:")} == {
         running.address
     }
+    page.close()
+
+
+def test_layers_and_heads_are_chosen_by_sliders(browser: Any, tmp_path: Path) -> None:
+    picture = save_colour(tmp_path / "blue.png", "blue", seed=75)
+    with serving(str(save_tiny(tmp_path / "deep", depth=3))) as running, running.client() as client:
+        page, told = open_page(browser, running)
+        page.set_input_files("#file", picture)
+        wait_for(page, "#status", "Answered by deep")
+        layer, head, shown = page.locator("#layer"), page.locator("#head"), page.locator("#maps img.shown")
+
+        def show(move: Callable[[], object], **asked: int) -> bytes:
+            """Move a slider; the map that is then shown is the server's own of that layer and head."""
+            move()
+            words = "".join(f", {name} {number}" for name, number in asked.items())
+            playwright.expect(shown).to_have_attribute("alt", re.compile(f"attention{words};"))
+            files, data = {"image": picture.read_bytes()}, {"kind": "attention", **asked}
+            drawn = client.post("/v1/models/deep/explain", files=files, data=data).content
+            seen = base64.b64decode(shown.evaluate(COPY).partition(",")[2])
+            assert np.array_equal(read_png(seen)[..., :3], read_png(drawn))
+            return drawn
+
+        def press(slider: Any, key: str) -> None:
+            slider.focus()
+            page.keyboard.press(key)
+
+        box = layer.bounding_box()
+        maps = [
+            show(lambda: page.mouse.click(box["x"] + 3, box["y"] + box["height"] / 2), layer=0),
+            show(lambda: press(layer, "ArrowRight"), layer=1),
+            show(lambda: press(head, "End"), layer=1, head=1),
+            show(lambda: press(head, "ArrowLeft"), layer=1, head=0),
+            show(lambda: press(layer, "End"), layer=2, head=0),
+        ]
+        assert len(set(maps)) == len(maps)
+        assert page.locator("#layer-value").inner_text() == "2 (0 to 2)"
+        assert [one.get_attribute("aria-valuetext") for one in (layer, head)] == ["layer 2", "head 0"]
+        assert told.errors == []
+        page.close()
+
+
+def test_the_camera_takes_a_picture(browser: Any, running: Running) -> None:
+    page, told = open_page(browser, running, permissions=["camera"])
+    dialog, video = page.locator("#camera-dialog"), page.locator("#video")
+    page.click("#camera")
+    playwright.expect(page.locator("#shoot")).to_be_focused()
+    page.keyboard.press("Escape")
+    playwright.expect(dialog).to_be_hidden()
+    assert video.evaluate("(video) => video.srcObject") is None  # the camera is off
+    playwright.expect(page.locator("#camera")).to_be_focused()
+    page.keyboard.press("Enter")
+    playwright.expect(page.locator("#shoot")).to_be_focused()
+    page.evaluate("window.track = document.getElementById('video').srcObject.getTracks()[0]")
+    page.keyboard.press("Enter")
+    wait_for(page, "#status", "Answered by pets")
+    wait_for(page, "#drop-hint", "camera.jpg")
+    size = page.locator("#preview").evaluate("(one) => one.decode().then(() => [one.naturalWidth, one.naturalHeight])")
+    assert min(size) > 100
+    playwright.expect(dialog).to_be_hidden()
+    assert page.evaluate("window.track.readyState") == "ended"
+    assert told.errors == []
+    page.close()
+
+
+def test_a_camera_that_may_not_be_used_is_an_error_that_people_can_read(browser: Any, running: Running) -> None:
+    page, told = open_page(browser, running)
+    page.click("#camera")
+    wait_for(page, "#error", "The camera can't be used")
+    playwright.expect(page.locator("#camera-dialog")).to_be_hidden()
+    assert told.errors == []
     page.close()
 
 
@@ -139,6 +229,7 @@ def test_a_class_is_added_and_the_answer_changes(browser: Any, running: Running,
     page.locator("#classes-of-gallery summary").click()
     page.get_by_label("Remove the class <b>green</b>").click()
     wait_for(page, "#taught", "is removed")
+    playwright.expect(page.locator("#classes-of-gallery summary")).to_be_focused()  # the button has gone
     assert told.errors == []
     page.close()
 
@@ -179,21 +270,35 @@ def test_pictures_are_pasted_and_dropped(browser: Any, running: Running) -> None
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_it_fits_a_phone_and_can_be_used_without_a_mouse(browser: Any, running: Running, scheme: str) -> None:
+def test_it_fits_a_phone_and_can_be_used_without_a_mouse(
+    browser: Any, running: Running, scheme: str, tmp_path: Path
+) -> None:
     page, told = open_page(browser, running, viewport=PHONE, color_scheme=scheme)
     page.wait_for_selector("#teach:visible")
-    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
-    seen = []
-    for _ in range(12):
+    seen, unmarked = [], []
+    for _ in range(9):
         page.keyboard.press("Tab")
         seen.append(page.evaluate("document.activeElement.id || document.activeElement.textContent"))
-    assert {"file", "label", "examples", "with-shown"} <= set(seen)
+        if not page.evaluate(IS_MARKED):
+            unmarked.append(seen[-1])
+    assert seen[:3] == ["file", "camera", "Key"]
+    assert {"label", "examples", "with-shown"} <= set(seen)
+    assert unmarked == []
+    page.set_input_files("#file", save_colour(tmp_path / f"{'long' * 30}.png", "blue", seed=76))
+    wait_for(page, "#status", "Answered by pets")
+    page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+    for width in (PHONE["width"], 320):
+        page.set_viewport_size({**PHONE, "width": width})
+        assert page.evaluate(CUT_OFF) == []
     unnamed = page.evaluate(
         """[...document.querySelectorAll("input, select, button, img, section")].filter((one) => one.checkVisibility()
+            && !one.ariaHidden
             && !(one.labels?.length || one.textContent.trim() || one.alt || one.getAttribute("aria-label"))).length"""
     )
     assert unnamed == 0
     background = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (background == "rgb(21, 23, 26)") == (scheme == "dark")
+    page.goto(f"{running.address}/docs")
+    assert page.evaluate(CUT_OFF) == []
     assert told.errors == []
     page.close()

@@ -32,6 +32,7 @@ def render_api(document: Mapping[str, Any]) -> str:
 <meta name="color-scheme" content="light dark">
 <title>Routes of {text(info["title"])}</title>
 <link rel="stylesheet" href="/static/pages.css">
+<link rel="stylesheet" href="/static/page.css">
 </head>
 <body>
 <header>
@@ -62,6 +63,7 @@ def _words(route: Mapping[str, Any]) -> str:
 
 
 def _section(title: str, rows: list[tuple[str, str, str]]) -> str:
-    return (
-        f"<section><h2>{text(title)}</h2>{render_table(rows, columns=('route', 'what it does', 'words'))}</section>\n"
-    )
+    num_columns = 3 if any(words for _, _, words in rows) else 2
+    columns = ("route", "what it does", "words")[:num_columns]
+    table = render_table([row[:num_columns] for row in rows], columns=columns)
+    return f'<section class="routes"><h2>{text(title)}</h2>{table}</section>\n'

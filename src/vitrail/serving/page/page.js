@@ -152,7 +152,8 @@ async function look() {
   const ended = await Promise.allSettled(tasks);
   if (turn !== state.turn) return;
   const wrong = ended.find((one) => one.status === "rejected");
-  find("status").textContent = wrong ? "" : `Answered by ${state.model.name}.`;
+  const said = ended.map((one) => one.value).filter(Boolean).join("; ");
+  find("status").textContent = wrong ? "" : `Answered by ${state.model.name}${said && `: ${said}`}.`;
   if (wrong) fail(wrong.reason);
 }
 
@@ -170,6 +171,7 @@ async function showClasses(turn) {
   const names = answers.map((one) => one.class);
   choose("class", names);
   find("class-choice").hidden = find("kind").value !== "gradient";
+  return `${answers[0].class}, ${percent(answers[0].probability)}`;
 }
 
 async function showPlaces(turn, verb) {
@@ -184,6 +186,7 @@ async function showPlaces(turn, verb) {
   const list = entries.length ? bars(entries) : element("p", {}, "Nothing that it is sure of.");
   show("overlay", picture, list);
   tell("overlay", modelPath(verb), {});
+  return told;
 }
 
 // Maps.
@@ -210,8 +213,8 @@ function arrangeMaps() {
   find("class-choice").hidden = kind !== "gradient" || !find("class").options.length;
   const layer = maps.layers[Number(find("layer").value)];
   const head = Number(find("head").value);
-  find("layer-value").textContent = `${layer} of ${maps.layers.at(-1)}`;
-  find("head-value").textContent = head ? `${head - 1} of ${maps.heads - 1}` : `mean of ${maps.heads}`;
+  find("layer-value").textContent = `${layer} (${maps.layers[0]} to ${maps.layers.at(-1)})`;
+  find("head-value").textContent = head ? `${head - 1} (0 to ${maps.heads - 1})` : `mean of ${maps.heads}`;
   find("layer").setAttribute("aria-valuetext", `layer ${layer}`);
   find("head").setAttribute("aria-valuetext", head ? `head ${head - 1}` : "mean of all heads");
 }
@@ -275,6 +278,7 @@ async function showNeighbours(turn) {
     : element("p", {}, "The gallery takes it for ", element("b", { id: "gallery-label" }, found.label), ".");
   show("neighbours", verdict, bars(likely), thumbnails(found.hits));
   tell("neighbours", galleryPath("/search"), fields);
+  return `the gallery says ${found.is_unknown ? "unknown" : found.label}`;
 }
 
 async function listClasses() {
@@ -310,6 +314,7 @@ async function removeClass(name, count) {
     return;
   }
   await listClasses();
+  find("classes-of-gallery").querySelector("summary").focus(); // the button that was pressed is gone
   if (state.picture) await look();
 }
 
