@@ -96,6 +96,21 @@ def test_parts_are_computed_side_by_side() -> None:
     assert asyncio.run(run()) == [1, 2, 3]
 
 
+def test_a_request_that_comes_after_the_end_is_answered() -> None:
+    """As of a client who began to send before all was loaded anew."""
+
+    async def run() -> None:
+        lane = ComputeLane(threads=1)
+        batcher: Batcher[int, int] = Batcher(lambda numbers: numbers, lane=lane, limits=ServingLimits())
+        for _ in range(2):
+            await asyncio.wait_for(ask(batcher), 30.0)
+            await batcher.close()
+        assert asyncio.all_tasks() == {asyncio.current_task()}  # a queue that was left keeps nothing alive
+        lane.close()
+
+    asyncio.run(run())
+
+
 class Clock:
     """The time of a queue, which stands still unless it is moved, and what was waited for."""
 

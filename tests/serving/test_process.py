@@ -55,6 +55,10 @@ def test_sighup_loads_anew_and_drops_nothing(tmp_path: Path) -> None:
                     status = client.post("/v1/models/pets/predict", json=asked).status_code
                     counts[status] = counts.get(status, 0) + 1
 
+        body = json.dumps(asked).encode()
+        slow = socket.create_connection(("127.0.0.1", process.port), timeout=30.0)
+        head = f"Host: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        slow.sendall(f"POST /v1/models/pets/predict HTTP/1.1\r\n{head}".encode() + body[:-9])
         threads = [threading.Thread(target=ask) for _ in range(2)]
         for thread in threads:
             thread.start()
@@ -67,6 +71,9 @@ def test_sighup_loads_anew_and_drops_nothing(tmp_path: Path) -> None:
             thread.join()
         after = process.client.post("/v1/models/pets/predict", json=asked).json()
         assert list(counts) == [200]
+        slow.sendall(body[-9:])  # of a request that began before
+        assert slow.recv(1 << 16).startswith(b"HTTP/1.1 200 ")
+        slow.close()
         assert after != before
         (folder / "task.json").write_text("{")
         process.send_signal(signal.SIGHUP)

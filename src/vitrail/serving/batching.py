@@ -171,22 +171,19 @@ class Batcher(Generic[Item, Result]):
                 one.answer.cancel()
 
     async def close(self) -> None:
-        """Wait until all is answered, then end."""
+        """Wait until all is answered; a request that was on its way is answered when it comes."""
         while len(self):
             await asyncio.sleep(0.01)
-        if self._runner is not None:
-            self._runner.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._runner
 
     async def _run(self) -> None:
-        while True:
-            while not self._queue:
-                self._changed.clear()
-                await self._changed.wait()
-            await self._gather()
-            async with self._lane.turn:
-                await self._compute_next()
+        """Compute until nothing waits; the next request begins anew, and a queue that is left ends by itself."""
+        try:
+            while self._queue:
+                await self._gather()
+                async with self._lane.turn:
+                    await self._compute_next()
+        finally:
+            self._runner = None
 
     async def _gather(self) -> None:
         """Wait for more while images are on their way or clients may come back, and not beyond the deadline."""
