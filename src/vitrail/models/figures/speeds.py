@@ -2,6 +2,7 @@
 
 from vitrail.models.figures.record import Speed
 
+_T31 = "thesis table 3.1"
 _T35 = "thesis table 3.5"
 _T41 = "thesis table 4.1"
 _T51 = "thesis table 5.1"
@@ -13,19 +14,26 @@ _V1, _V3, _V4 = "Three things table 1", "Three things table 3", "Three things ta
 _V13 = "Three things tables 1 and 3"
 
 SPEEDS: dict[str, tuple[Speed, ...]] = {
-    "deit_tiny": (Speed(224, "2536.5", None, "c", _T35),),
+    "deit_tiny": (
+        Speed(224, "2536.5", None, "c", _T35),
+        Speed(224, "2536", None, "c", _T31),
+    ),
     "deit_small": (
         Speed(224, "1891", "987", "a", _T51),
         Speed(224, "940.4", None, "c", _T35),
         Speed(224, "940.4", "217.2", "d", _T41),
+        Speed(224, "940", None, "c", _T31),
     ),
     "deit_base": (
         Speed(224, "831", "2078", "a", _T51),
         Speed(224, "292.3", None, "c", _T35),
         Speed(224, "292.3", "573.7", "d", _T41),
+        Speed(224, "292", None, "c", _T31),
+        Speed(224, "291.05", None, "e", _T310),
         Speed(160, "609.31", None, "e", _T310),
         Speed(320, "134.13", None, "e", _T310),
         Speed(384, "85.9", None, "c", _T35),
+        Speed(384, "85.87", None, "e", _T310),
     ),
     "deit_tiny_distilled": (Speed(224, "2529.5", None, "c", _T35),),
     "deit_small_distilled": (Speed(224, "936.2", None, "c", _T35),),
@@ -158,8 +166,14 @@ SPEEDS: dict[str, tuple[Speed, ...]] = {
         Speed(224, "334.7", None, "c", _T35),
         Speed(224, "334.7", "1329.6", "d", _T41),
     ),
-    "timm/resnet101": (Speed(224, "1586", "2269", "a", _T67),),
-    "timm/resnet152": (Speed(224, "1122", "2359", "a", _T67),),
+    "timm/resnet101": (
+        Speed(224, "1586", "2269", "a", _T67),
+        Speed(224, "753.6", None, "c", _T35),
+    ),
+    "timm/resnet152": (
+        Speed(224, "1122", "2359", "a", _T67),
+        Speed(224, "526.4", None, "c", _T35),
+    ),
     "timm/pit_s_224": (Speed(224, "1809", "3293", "a", _T67),),
     "timm/pit_b_224": (Speed(224, "615", "7564", "a", _T67),),
     "timm/swin_small_patch4_window7_224": (Speed(224, "718", "3470", "a", _T67),),
