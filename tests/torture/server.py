@@ -112,7 +112,8 @@ def _write(
     with httpx.Client(base_url=process.client.base_url, timeout=90.0, trust_env=False) as client:
         while not is_over.is_set():
             number += 1
-            files = [("image", encode("red", seed=rng.randrange(10**6))) for _ in range(rng.randrange(1, 4))]
+            # No picture comes twice: one that is there already would leave its class for the new one.
+            files = [("image", encode("red", seed=4 * number + place)) for place in range(rng.randrange(1, 4))]
             try:
                 answer = client.post("/v1/galleries/colours/images", files=files, data={"label": f"class {number}"})
             except httpx.TransportError:
