@@ -1,4 +1,5 @@
-"""Build the wheel, check it, install it alone in a fresh virtual environment, and use it from an empty folder.
+"""Build the wheel, check it, install it alone in a fresh virtual environment, and use it from an empty folder: train,
+export, build a gallery, serve all three and ask the server everything that it offers.
 
 python packaging/try_wheel.py [--keep FOLDER] [--wheel FILE]
 
@@ -8,16 +9,21 @@ large is fetched, and vitrail itself comes from the wheel. Ends with the first s
 """
 
 import argparse
+import base64
+import io
+import json
 import os
 import subprocess
 import sys
 import sysconfig
 import tempfile
 import time
+import urllib.error
 import urllib.request
 import venv
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 TOOLS = ("build", "hatchling", "twine")
@@ -86,9 +92,9 @@ def use(vitrail: Path, folder: Path) -> None:
 def serve(vitrail: Path, folder: Path) -> None:
     """The server and all files of its page."""
     port = "8765"
-    print(f"$ vitrail serve run gallery --port {port}", flush=True)
+    print(f"$ vitrail serve run shipped gallery --port {port}", flush=True)
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    command = [str(vitrail), "serve", "run", "gallery", "--port", port]
+    command = [str(vitrail), "serve", "run", "shipped", "gallery", "--port", port]
     with open(folder / "serve.log", "w") as log:
         server = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log)
     try:
@@ -103,15 +109,123 @@ def serve(vitrail: Path, folder: Path) -> None:
                 time.sleep(0.5)
         for name in ("page.js", "drawing.js", "camera.js", "page.css", "pages.css"):
             expect("", fetch(port, f"static/{name}"))
-        expect('"gallery"', fetch(port, "v1/models"))
+        try_requests(port)
     finally:
         server.terminate()
         server.wait(60.0)
+    if server.returncode:
+        sys.exit(
+            f"told to stop, the server ended with {server.returncode}: {(folder / 'serve.log').read_text()[-2000:]}"
+        )
+
+
+def try_requests(port: str) -> None:
+    """Ask everything that the server offers, and look at the answers."""
+    served = ask(port, "v1/models")
+    check([one["name"] for one in served["models"]] == ["run", "shipped"], served)
+    check(served["galleries"] == ["gallery"], served)
+    pictures = [paint(number) for number in range(5)]
+    try_model(port, pictures[:2])
+    try_gallery(port, pictures)
+    broken = ask(port, "v1/models/run/predict", {"images": [encode(paint(0)[:-20])]}, status=422)
+    check("damaged" in broken["error"]["message"] and "/" not in broken["error"]["message"], broken)
+    told = fetch(port, "metrics")
+    expect('vitrail_requests_total{name="run",route="/v1/models/{name}/predict",status="200"} 2.0', told)
+    expect('vitrail_requests_total{name="run",route="/v1/models/{name}/predict",status="422"} 1.0', told)
+    expect('vitrail_gallery_images{name="gallery"} 16.0', told)
+    print("all requests are answered as they should be", flush=True)
+
+
+def try_model(port: str, pictures: list[bytes]) -> None:
+    """A model and its export: predictions, an embedding, a map, and the Open Inference Protocol."""
+    both, alone = (
+        ask(port, "v1/models/run/predict", {"images": list(map(encode, given)), "top": 3})["predictions"]
+        for given in (pictures, pictures[:1])
+    )
+    answers = both[0]["answers"]
+    check(len(both) == 2 and len(answers) == 3 and is_alike(answers, alone[0]["answers"]), both)
+    check(1.0 > answers[0]["probability"] >= answers[1]["probability"] > 0.0, answers)
+    shipped = ask(port, "v1/models/shipped/predict", {"image": encode(pictures[0]), "top": 3})
+    check(is_alike(answers, shipped["predictions"][0]["answers"]), [answers, shipped])
+    vectors = ask(port, "v1/models/run/embed", {"images": list(map(encode, pictures))})["embeddings"]
+    check(len(vectors) == 2 and len(vectors[0]) == 24 and vectors[0] != vectors[1], vectors)
+    drawn = ask(port, "v1/models/run/explain", {"image": encode(pictures[0]), "format": "json", "kind": "attention"})
+    check(base64.b64decode(drawn["png"]).startswith(b"\x89PNG\r\n") and drawn["layer"] == 0, drawn)
+    described = ask(port, "v2/models/run")
+    check([one["name"] for one in described["inputs"]] == ["image", "pixels"], described)
+    check(ask(port, "v2/health/ready") == {"ready": True}, "it is not ready")
+    image = {"name": "image", "datatype": "BYTES", "shape": [1], "data": [encode(pictures[0])]}
+    wanted = {"inputs": [image], "outputs": [{"name": "probabilities"}, {"name": "label"}]}
+    probabilities, label = ask(port, "v2/models/run/infer", wanted)["outputs"]
+    check(label["data"] == [answers[0]["class"]], [label, answers])
+    check(abs(max(probabilities["data"]) - answers[0]["probability"]) < 1e-4, [probabilities, answers])
+    print(f"$ predict: {answers[0]['class']}, embed, explain, /v2: as they should be", flush=True)
+
+
+def try_gallery(port: str, pictures: list[bytes]) -> None:
+    """A search, whose answer changes when a class is added and again when it is removed."""
+
+    def search() -> Any:
+        return ask(port, "v1/galleries/gallery/search", {"image": encode(pictures[0]), "top": 4})["results"][0]
+
+    before = search()
+    check(len(before["hits"]) == 4 and base64.b64decode(before["hits"][0]["thumbnail"])[:2] == b"\xff\xd8", before)
+    check(before["label"] != "one of my own", before)
+    given = {"images": list(map(encode, pictures[1:])), "label": "one of my own"}
+    added = ask(port, "v1/galleries/gallery/images", given, status=201)
+    check((added["added"], added["images_of_label"]) == (4, 4), added)
+    after = search()
+    check(after["label"] == "one of my own" and not after["is_unknown"], after)
+    check({one["labels"]["label"] for one in after["hits"]} == {"one of my own"}, after)
+    check(ask(port, "v1/galleries/gallery")["images"] == 20, "there are not 16 + 4 images")
+    removed = ask(port, "v1/galleries/gallery/images?label=one%20of%20my%20own", method="DELETE")
+    check(removed["removed"] == 4 and search() == before, removed)
+    print(f"$ search: {before['label'] or 'unknown'}, and of the class that was added: {after['label']}", flush=True)
+
+
+def paint(seed: int) -> bytes:
+    """A PNG of about one colour, which no picture of the gallery is."""
+    import numpy as np
+    from PIL import Image
+
+    file = io.BytesIO()
+    noise = np.random.default_rng(seed).integers(0, 12, (16, 16, 3))
+    Image.fromarray((np.array((240, 230, 10)) + noise).clip(0, 255).astype("uint8")).save(file, "PNG")
+    return file.getvalue()
+
+
+def encode(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def is_alike(one: list[dict[str, Any]], other: list[dict[str, Any]]) -> bool:
+    """Whether two answers name the same classes with about the same probabilities."""
+    pairs = list(zip(one, other, strict=True))
+    return all(a["class"] == b["class"] and abs(a["probability"] - b["probability"]) < 1e-3 for a, b in pairs)
 
 
 def fetch(port: str, path: str) -> str:
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/{path}", timeout=30.0) as answer:
         return str(answer.read().decode())
+
+
+def ask(port: str, path: str, content: object = None, *, status: int = 200, method: str | None = None) -> Any:
+    """The JSON that the server answers with, which must have that status."""
+    body = None if content is None else json.dumps(content).encode()
+    headers = {"Content-Type": "application/json"}
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/{path}", body, headers, method=method)
+    try:
+        with urllib.request.urlopen(request, timeout=60.0) as answer:
+            found, told = answer.status, answer.read()
+    except urllib.error.HTTPError as error:
+        found, told = error.code, error.read()
+    check(found == status, f"{path}: {found} instead of {status}: {told[:500]!r}")
+    return json.loads(told)
+
+
+def check(is_right: bool, found: object) -> None:
+    if not is_right:
+        sys.exit(f"the server answers wrongly: {str(found)[:2000]}")
 
 
 def expect(text: str, found: str) -> None:
