@@ -91,7 +91,17 @@ class EngineModel(Model):
         self.check_size((pixels.shape[2], pixels.shape[3]))
         if self.record.input.layout == "nhwc":
             pixels = pixels.permute(0, 2, 3, 1)
-        return {name: value.to(images.device) for name, value in self.engine(pixels.contiguous()).items()}
+        return {name: value.to(images.device) for name, value in self._compute(pixels.contiguous()).items()}
+
+    def _compute(self, pixels: Tensor) -> dict[str, Tensor]:
+        try:
+            return self.engine(pixels)
+        except (ValueError, MemoryError, torch.OutOfMemoryError):
+            raise
+        except Exception as error:  # engines have errors of their own, with no common parent
+            reason = " ".join(str(error).split())[:200]
+            told = f"{self.record.engine} can't compute the export ({reason})"
+            raise ValueError(f"{told}: export the model again, or to another engine") from error
 
     def to_bytes(self, images: Tensor) -> Tensor:
         """Bytes as they are; normalised images as the bytes that they were made of."""
