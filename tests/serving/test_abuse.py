@@ -212,7 +212,9 @@ def test_bombs_are_refused_and_take_no_memory(client: httpx.Client, what: str) -
 @pytest.mark.parametrize(
     ("body", "content", "status", "reason"),
     [
-        (b"[" * 100_000, "application/json", 400, "nested too deeply"),
+        (b"[" * 9_000, "application/json", 400, "nested too deeply"),
+        (b"[" * 100_000, "application/json", 413, "more than 10,000 values"),
+        (b'{"images": [], "x": [' + b"{}," * 50_000 + b"{}]}", "application/json", 413, "more than 10,000 values"),
         (b'{"images": ' + b"9" * 50_000 + b"}", "application/json", 400, ""),
         (b'{"images": [' + b'"",' * 100 + b'""]}', "application/json", 413, "more than 8 images"),
         (b'{"images": []}', "application/json", 400, "no image given"),

@@ -12,6 +12,7 @@ from vitrail.serving.refusals import RefusedError
 from vitrail.serving.request_bodies import decode_base64, read_json_body
 
 _NUMBERS: dict[str, np.dtype[Any]] = {"UINT8": np.dtype("u1"), "FP32": np.dtype("<f4")}
+_MAX_LISTS = 1_000_000  # of a request in JSON: numbers may stand in a list of each pixel
 HEADER_LENGTH = "Inference-Header-Content-Length"
 BYTES = "BYTES"
 
@@ -44,7 +45,7 @@ def read_tensors_asked(body: bytes, *, header_length: str | None, max_images: in
         if not header_length.isdecimal() or not 0 < int(header_length) <= len(body):
             raise RefusedError(400, f"{HEADER_LENGTH} is no length within the body")
         length = int(header_length)
-    content, rest = read_json_body(body[:length]), body[length:]
+    content, rest = read_json_body(body[:length], marks=b"[{", most=_MAX_LISTS), body[length:]
     inputs = _objects(content, "inputs")
     if not inputs:
         raise RefusedError(400, "the request has no inputs")

@@ -12,6 +12,7 @@ from vitrail.storage.reading import parse_json
 
 _MAX_FIELDS = 32  # of a form, beside its files
 _MAX_WORD = 1000  # characters of a field
+_MAX_VALUES = 10_000  # of a JSON body, beside long texts; small ones unfold to many times their bytes
 _HOW = 'send files of a form (-F image=@cat.jpg), {"images": ["BASE64"]} as application/json, or an image as it is'
 
 
@@ -39,8 +40,10 @@ def read_given(body: bytes, *, content_type: str, query: Mapping[str, str], limi
     return GivenBody(tuple(images), {**query, **words})
 
 
-def read_json_body(body: bytes) -> dict[str, Any]:
-    """A body that is a JSON object."""
+def read_json_body(body: bytes, *, marks: bytes = b",[{", most: int = _MAX_VALUES) -> dict[str, Any]:
+    """A body that is a JSON object, with `most` of these marks, which stand before values; for a worker thread."""
+    if sum(body.count(mark) for mark in marks) > most:
+        raise RefusedError(413, f"the JSON holds more than {most:,} values: send fewer, or files of a form")
     try:
         content = parse_json(body)
     except (ValueError, UnicodeError) as error:

@@ -182,7 +182,7 @@ def _add_galleries(router: APIRouter, service: Service) -> None:
         request.state.served = name
         words: dict[str, Any] = dict(request.query_params)
         async with receiving(request, service) as body:
-            words |= read_json_body(body) if body else {}
+            words |= await service.workers.run(read_json_body, body) if body else {}
         label, identity = read_word(words, "label"), read_word(words, "id")
         if (label is None) == (identity is None):
             raise RefusedError(400, "say what is to be removed: label=NAME, or id=ID of one image")
