@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -15,6 +16,7 @@ from served import as_text, build_gallery, encode, save_tiny, serving
 from serving_process import started
 
 from vitrail.gallery.gallery import Gallery
+from vitrail.serving.fleet import Fleet, load_fleet
 from vitrail.serving.running import Hangups
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals of Unix")
@@ -80,6 +82,28 @@ def test_sighup_loads_anew_and_drops_nothing(tmp_path: Path) -> None:
         process.wait_for("not loaded anew")
         assert process.client.post("/v1/models/pets/predict", json=asked).json() == after
         assert 'vitrail_reloads_total{result="failed"} 1.0' in process.client.get("/metrics").text
+
+
+def test_a_gallery_is_changed_while_all_is_loaded_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gallery = build_gallery(tmp_path / "colours", save_tiny(tmp_path / "pets"))
+    may_end, hangups = threading.Event(), Hangups()
+    hangups.has_come = True
+    num_loaded = 0
+
+    def load(*arguments: Any, **options: Any) -> Fleet:
+        nonlocal num_loaded
+        num_loaded += 1
+        if num_loaded > 1:  # as large models do, it takes its time
+            may_end.wait(60.0)
+        return load_fleet(*arguments, **options)
+
+    monkeypatch.setattr("served.load_fleet", load)
+    with serving(str(tmp_path / "pets"), str(gallery), hangups=hangups) as server, server.client() as client:
+        try:
+            answer = client.post("/v1/galleries/colours/images", files={"image": encode()}, data={"label": "new"})
+            assert (answer.status_code, num_loaded) == (201, 2)
+        finally:
+            may_end.set()
 
 
 def test_sighup_while_models_are_loaded_is_obeyed_afterwards(tmp_path: Path) -> None:

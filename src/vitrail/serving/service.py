@@ -112,6 +112,7 @@ class Service:
         self.lane = ComputeLane(threads=threads)
         self.workers = Workers(num_workers or min(8, 2 + (os.cpu_count() or 1)))
         self._writers = Workers(1)  # galleries are changed one by one, and never keep images from being decoded
+        self._loaders = Workers(1)  # what is loaded anew may take long, and keeps no gallery from being changed
         self._counters = Workers(_COUNTERS)  # a database that hangs keeps none of the others waiting
         self._counting: dict[ServedGallery, asyncio.Task[None]] = {}
         self.crew = self._gather(load())
@@ -129,7 +130,7 @@ class Service:
             try:
                 keys = None if self._keys_file is None else read_keys(self._keys_file)
                 context = contextvars.copy_context()  # with it, what the user has said to trust
-                crew = self._gather(await self._writers.run(context.run, self._load))
+                crew = self._gather(await self._loaders.run(context.run, self._load))
             except Exception as error:  # a file that is half written is no reason to stop serving
                 LOGGER.error("not loaded anew: %s", error, extra={"fields": {"event": "reload"}})
                 self.telemetry.reloads.labels("failed").inc()
@@ -150,6 +151,7 @@ class Service:
         self.lane.close()
         self.workers.close()
         self._writers.close()
+        self._loaders.close()
         for counting in list(self._counting.values()):
             counting.cancel()
         self._counters.close()
