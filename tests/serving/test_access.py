@@ -106,6 +106,7 @@ def test_what_is_not_known_to_be_harmless_needs_a_key_that_writes(method: str, p
         ("read", "line 1: this is no key"),
         (f"read {READ}\nread short", "line 2: the key is shorter than 16"),
         (f"read {READ}\nwrite {READ}", "listed twice"),
+        (f"read {READ}\nread schlüssel-{READ}", "line 2: the key has signs beyond ASCII"),
     ],
 )
 def test_wrong_files_of_keys(tmp_path: Path, text: str, reason: str) -> None:

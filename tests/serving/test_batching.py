@@ -8,6 +8,7 @@ import pytest
 
 from vitrail.serving.batching import Batcher, ComputeLane
 from vitrail.serving.limits import ServingLimits
+from vitrail.serving.refusals import RefusedError
 
 
 async def ask(batcher: "Batcher[int, int]", count: int = 1) -> None:
@@ -94,6 +95,20 @@ def test_parts_are_computed_side_by_side() -> None:
         return found
 
     assert asyncio.run(run()) == [1, 2, 3]
+
+
+def test_more_images_than_the_queue_ever_holds_are_not_told_to_come_back() -> None:
+    async def run() -> RefusedError:
+        lane = ComputeLane(threads=1)
+        batcher: Batcher[int, int] = Batcher(lambda numbers: numbers, lane=lane, limits=ServingLimits(max_queue=4))
+        await ask(batcher, 4)
+        with pytest.raises(RefusedError, match="more images in a request than the queue holds") as caught:
+            await ask(batcher, 5)
+        lane.close()
+        return caught.value
+
+    refused = asyncio.run(run())
+    assert (refused.status, refused.retry_after) == (413, None)
 
 
 def test_a_request_that_comes_after_the_end_is_answered() -> None:

@@ -140,6 +140,8 @@ class Batcher(Generic[Item, Result]):
     @contextlib.contextmanager
     def reserve(self, count: int) -> Iterator[Reservation[Item, Result]]:
         """A place for so many images; refused at once where the queue has none."""
+        if count > self._max_queue:  # it never has so many
+            raise RefusedError(413, f"more images in a request than the queue holds ({self._max_queue}): send fewer")
         if len(self) + count > self._max_queue:
             raise RefusedError(
                 429,

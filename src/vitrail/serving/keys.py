@@ -13,7 +13,7 @@ from vitrail.storage.reading import read_text
 
 Scope = Literal["open", "read", "write"]
 _LEAST = 16  # characters of a key
-_REMEDY = "write lines such as `read KEY who` and `write KEY who`, with keys of at least 16 characters"
+_REMEDY = "write lines such as `read KEY who` and `write KEY who`, with keys of at least 16 letters and digits"
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,8 @@ def read_keys(path: Path) -> KeyRing:
             continue
         if len(words) < 2 or words[0] not in ("read", "write"):
             raise ValueError(f"{path}, line {number}: this is no key: {_REMEDY}")
+        if not words[1].isascii():  # clients and proxies do not agree on how a header holds others
+            raise ValueError(f"{path}, line {number}: the key has signs beyond ASCII: {_REMEDY}")
         if len(words[1]) < _LEAST:
             raise ValueError(f"{path}, line {number}: the key is shorter than {_LEAST} characters: {_REMEDY}")
         owner = words[2] if len(words) > 2 else f"line {number}"
