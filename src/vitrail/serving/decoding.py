@@ -1,7 +1,9 @@
 """Encoded images to what models take, in worker threads: the event loop never waits for a decoder."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar
 
@@ -19,6 +21,8 @@ from vitrail.serving.refusals import RefusedError
 Result = TypeVar("Result")
 _SHOWN_SIDE = 640  # pixels of the longer side of a picture that maps are drawn on
 _LARGE = 1_000_000  # pixels from which on an image is made smaller before it goes to a gallery
+_HUGE = 10_000_000  # pixels from which on few images are decoded at a time: some formats take 16 bytes for each
+_HUGE_TURNS = threading.BoundedSemaphore(2)
 _THUMBNAIL_SIDE = 96  # pixels of the longer side of a gallery's thumbnails
 
 
@@ -67,26 +71,33 @@ def open_checked(data: bytes | np.ndarray, max_pixels: int) -> OpenedImage:
         raise RefusedError(422, f"the image {error}") from None
 
 
+@contextlib.contextmanager
+def decoding(image: OpenedImage) -> Iterator[None]:
+    """Decode an image in here, a huge one when it is its turn; one that turns out to be broken is refused."""
+    turn = _HUGE_TURNS if image.height * image.width > _HUGE else contextlib.nullcontext()
+    try:
+        with turn:
+            yield
+    except BrokenImageError as error:
+        raise RefusedError(422, f"the image {error}") from None
+
+
 def make_seen(data: bytes | np.ndarray, view: EvaluationView, max_pixels: int) -> Tensor:
     """What a model sees of an image, uint8 [3, height, width]."""
     image = open_checked(data, max_pixels)
-    try:
+    with decoding(image):
         return view(image)
-    except BrokenImageError as error:
-        raise RefusedError(422, f"the image {error}") from None
 
 
 def make_shown(data: bytes, view: EvaluationView, max_pixels: int) -> ShownPicture:
     """What a model sees of an image, beside the image."""
     image = open_checked(data, max_pixels)
-    try:
+    with decoding(image):
         crop = view.plan((image.height, image.width))
         seen, whole = crop.apply(image), as_picture(image.pixels())
-    except BrokenImageError as error:
-        raise RefusedError(422, f"the image {error}") from None
-    factor = min(1.0, _SHOWN_SIDE / max(whole.size))
-    size = max(1, round(whole.width * factor)), max(1, round(whole.height * factor))
-    return ShownPicture(seen, whole.resize(size, Image.Resampling.BICUBIC), find_seen(crop).scaled(factor))
+        factor = min(1.0, _SHOWN_SIDE / max(whole.size))
+        size = max(1, round(whole.width * factor)), max(1, round(whole.height * factor))
+        return ShownPicture(seen, whole.resize(size, Image.Resampling.BICUBIC), find_seen(crop).scaled(factor))
 
 
 def decode_for_gallery(data: bytes, view: EvaluationView, max_pixels: int) -> np.ndarray:
@@ -100,11 +111,9 @@ def decode_for_gallery(data: bytes, view: EvaluationView, max_pixels: int) -> np
         crop = view.plan((image.height, image.width))
         seen = min(crop.source.height / crop.resized[0], crop.source.width / crop.resized[1])
         spare = min(seen, max(image.height, image.width) / _THUMBNAIL_SIDE) / 2
-    try:
+    with decoding(image):
         pixels = image.pixels(shrink=next((shrink for shrink in (8, 4, 2) if shrink <= spare), 1))
-    except BrokenImageError as error:
-        raise RefusedError(422, f"the image {error}") from None
-    left = int(spare * pixels.shape[1] / image.height)  # formats that are decoded in full have all of it left
-    if left > 1:
-        return np.asarray(as_picture(pixels).reduce(left))
-    return pixels.permute(1, 2, 0).contiguous().numpy()
+        left = int(spare * pixels.shape[1] / image.height)  # formats that are decoded in full have all of it left
+        if left > 1:
+            return np.asarray(as_picture(pixels).reduce(left))
+        return pixels.permute(1, 2, 0).contiguous().numpy()
