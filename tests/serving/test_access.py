@@ -63,6 +63,9 @@ def test_a_named_origin_may_ask_and_no_other(locked: Running) -> None:
         assert allowed.headers["access-control-allow-origin"] == "https://shop.example"
         other = client.get("/v1/models", headers={"Origin": "https://other.example"})
         assert "access-control-allow-origin" not in other.headers
+        for origin, told in (("https://shop.example", "https://shop.example"), ("https://other.example", None)):
+            refused = client.get("/v1/models", headers={"Origin": origin, "Authorization": "Bearer wrong"})
+            assert (refused.status_code, refused.headers.get("access-control-allow-origin")) == (401, told)
 
 
 def test_without_keys_pages_of_other_places_are_refused(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import logging
 import re
 import time
 import uuid
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -98,7 +98,8 @@ class Guard:
             failure = RefusedError(500, "something went wrong in the server; its log says more under the request id")
             LOGGER.exception("failed", extra={"fields": {"request_id": identity}})
         if failure is not None and not has_begun:
-            await send_failure(failure, send_noted, identity=identity, path=scope["path"])
+            others = self._allow_origin(headers)
+            await send_failure(failure, send_noted, identity=identity, path=scope["path"], others=others)
         self._note(scope, status, time.monotonic() - start, identity=identity, owner=owner, failure=failure)
 
     def _admit(self, method: str, path: str, headers: dict[bytes, bytes]) -> str | None:
@@ -110,6 +111,11 @@ class Guard:
         if needed == "open":
             return None
         return self.service.keys.check(_shown_key(headers), needed).owner
+
+    def _allow_origin(self, headers: dict[bytes, bytes]) -> dict[str, str]:
+        """What lets a page of a named place read why it is refused; of answers, the app itself says so."""
+        origin = headers.get(b"origin", b"").decode("latin-1")
+        return {"Access-Control-Allow-Origin": origin, "Vary": "Origin"} if origin in self.origins else {}
 
     def _check_neighbour(self, headers: dict[bytes, bytes]) -> None:
         """Without keys: refuse what a web page of somebody else makes a browser on this machine send."""
@@ -155,13 +161,20 @@ class Guard:
         LOGGER.log(level, "request", extra={"fields": told})
 
 
-async def send_failure(failure: RefusedError, send: Send, *, identity: str, path: str) -> None:
-    """Answer with a refusal, in the form of the part of the server that was asked."""
+async def send_failure(
+    failure: RefusedError, send: Send, *, identity: str, path: str, others: Mapping[str, str] | None = None
+) -> None:
+    """Answer with a refusal and other headers, in the form of the part of the server that was asked."""
     content: Any = {"error": {"status": failure.status, "message": str(failure), "request_id": identity}}
     if path.startswith("/v2"):
         content = {"error": str(failure)}
     body = json.dumps(content).encode()
-    headers = {"Content-Type": "application/json", "Content-Length": str(len(body)), **failure.headers}
+    headers = {
+        "Content-Type": "application/json",
+        "Content-Length": str(len(body)),
+        **failure.headers,
+        **(others or {}),
+    }
     named = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
     await send({"type": "http.response.start", "status": failure.status, "headers": named})
     await send({"type": "http.response.body", "body": body})
