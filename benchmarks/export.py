@@ -81,6 +81,7 @@ def make_pair(ours: str, peer: str | None, *, image_size: int) -> tuple[Trained,
     if peer is None:
         return make_trained(model, None, label=ours), model
     reference = timm.create_model(peer, pretrained=False, **({} if image_size == 224 else {"img_size": image_size}))
+    nn.init.normal_(reference.get_classifier().weight, std=0.02)  # ResMLP's begins with zeros, which hide differences
     vitrail.load_weights(model, reference.state_dict())
     return make_trained(model, None, label=ours), reference.eval()
 

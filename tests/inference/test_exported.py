@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from warm import WarmProgram
 
 import vitrail
-from vitrail.inference.certificate import CERTIFICATE_FILE, certify
+from vitrail.inference.certificate import CERTIFICATE_FILE, Distance, certify
 from vitrail.inference.engines import ENGINES, find_engine, installed_engines, open_engine
 from vitrail.inference.engines.eager_engine import EagerEngine
 from vitrail.inference.engines.onnx_engine import OnnxEngine
@@ -269,6 +269,11 @@ def test_a_package_of_another_machine_is_not_run(exports: dict[str, Path]) -> No
     record = read_record(exports["torch"]).model_copy(update={"cpu": "z80"})
     with pytest.raises(ValueError, match=r"was compiled for z80, and this machine is .*: export the model here"):
         InductorEngine.open(exports["torch"], record)
+
+
+def test_a_model_that_answers_zero_agrees_with_zeros_alone() -> None:
+    assert Distance(largest=0.0, mean=0.0, scale=0.0).share == 0.0
+    assert Distance(largest=1e-9, mean=1e-9, scale=0.0).share == float("inf")
 
 
 @pytest.mark.parametrize("engine", TRIED)

@@ -35,6 +35,8 @@ class Distance:
     @property
     def share(self) -> float:
         """The largest difference over the largest number; infinite where something is not finite."""
+        if self.largest == 0.0:  # also of a model that answers 0, as one does whose head was never trained
+            return 0.0
         return self.largest / self.scale if self.scale > 0.0 and math.isfinite(self.largest) else math.inf
 
 
