@@ -62,16 +62,18 @@ def test_folded_outputs_are_equal(name: str, settings: dict[str, object]) -> Non
     assert (expected.summary - found.summary).abs().max() < 1e-4
 
 
-@pytest.mark.parametrize("norm", ["layer", "batch"])
-def test_for_engines_a_patchconvnet_is_convolutions_with_the_same_answers(norm: str) -> None:
-    model = randomize(small_model("patchconvnet_s20", norm=norm)).eval()
+@pytest.mark.parametrize(
+    ("name", "norm", "count"),  # expand, spatial, squeeze-excite's two, contract; the product of patches
+    [("patchconvnet_s20", "layer", 5), ("patchconvnet_s20", "batch", 5), ("resmlp_s12", "affine", 1)],
+)
+def test_for_engines_layers_are_convolutions_with_the_same_answers(name: str, norm: str, count: int) -> None:
+    model = randomize(small_model(name, norm=norm)).eval()
     images = images_for(model)
     program = torch.export.export(vitrail.fold(model), (images,))
     with torch.no_grad():
         torch.testing.assert_close(program.module()(images), model(images), rtol=1e-4, atol=1e-4)
-    convolutions = [node for node in program.graph.nodes if "conv2d" in str(node.target)]
-    blocks = model.get_submodule("blocks")
-    assert len(convolutions) >= 5 * len(list(blocks.children()))  # expand, spatial, squeeze-excite's two, contract
+    convolutions = [node for node in program.graph.nodes if "aten.conv" in str(node.target)]
+    assert len(convolutions) >= count * len(list(model.get_submodule("blocks").children()))
 
 
 def test_the_model_itself_is_left_alone() -> None:

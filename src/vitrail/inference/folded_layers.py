@@ -143,8 +143,8 @@ class FoldedCrossPatch(nn.Module):
         self.register_buffer("shift", shift)
 
     def forward(self, x: Tensor, context: Tensor | None = None) -> Tensor:
-        if is_recorded():  # one product for every engine; expanded, they would copy the matrix for every image
-            return x + self.shift + torch.matmul(self.weight, self.norm(x) * self.scale)
+        if is_recorded():  # as a convolution engines lay the matrix out once, and scale and add inside
+            return x + functional.conv1d(self.norm(x), self.weight[:, :, None]) * self.scale + self.shift
         weight = self.weight.expand(x.shape[0], -1, -1)
         return add_to(x + self.shift, torch.bmm(weight, self.norm(x) * self.scale))
 
