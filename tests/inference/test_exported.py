@@ -297,7 +297,10 @@ def test_a_batch_is_computed_in_parts_with_the_same_answers(engine: str, exports
 
 
 @pytest.mark.parametrize("engine", [name for name in TRIED if find_engine(name).has_lanes])
-def test_parts_are_computed_side_by_side_with_the_same_answers(engine: str, exports: dict[str, Path]) -> None:
+def test_parts_are_computed_side_by_side_with_the_same_answers(
+    engine: str, exports: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vitrail.inference.engines.count_cores", lambda: 2)
     record = read_record(exports[engine])
     whole = open_engine(exports[engine], record)
     divided = record.model_copy(update={"threads": 2, "part": 2, "lanes": 2})
@@ -317,6 +320,8 @@ def test_parts_are_computed_side_by_side_with_the_same_answers(engine: str, expo
     lanes(noise(2))  # a part at most is divided among the threads
     assert asked == [2, 2, 2, 2, 2, 1]
     assert open_engine(exports[engine], divided, threads=1).beside is None
+    monkeypatch.setattr("vitrail.inference.engines.count_cores", lambda: 1)
+    assert open_engine(exports[engine], divided).beside is None
 
 
 def test_an_export_takes_its_own_size_only(exports: dict[str, Path]) -> None:

@@ -3,7 +3,6 @@
 import logging
 import math
 import multiprocessing
-import os
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,6 +18,7 @@ from torch import Tensor
 
 from vitrail.inference.engines import find_engine, open_engine
 from vitrail.inference.engines.contract import Engine
+from vitrail.inference.engines.threads import count_cores
 from vitrail.inference.engines.ways import Way
 from vitrail.inference.export_record import ExportRecord
 
@@ -92,11 +92,6 @@ class Comparison:
             "torch": torch.__version__,
             "measurements": [asdict(one) for one in self.measurements],
         }
-
-
-def count_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def thread_counts() -> list[int]:

@@ -5,6 +5,7 @@ from importlib import import_module
 from pathlib import Path
 
 from vitrail.inference.engines.contract import Engine
+from vitrail.inference.engines.threads import count_cores
 from vitrail.inference.engines.ways import SideBySide
 from vitrail.inference.export_record import ExportRecord
 
@@ -37,9 +38,9 @@ def open_engine(folder: Path, record: ExportRecord, *, threads: int | None = Non
     engine_class, wanted = find_engine(record.engine), threads or record.threads
     engine = engine_class.open(folder, record, threads=wanted)
     engine.part = record.part
-    if record.lanes > 1 and engine_class.has_lanes and wanted == record.threads:
-        singles = engine_class.open_lanes(folder, record, lanes=record.lanes)
-        engine.beside = SideBySide(singles.compute, lanes=record.lanes)
+    lanes = min(record.lanes, count_cores())  # there may be fewer than where it was chosen
+    if lanes > 1 and engine_class.has_lanes and wanted == record.threads:
+        engine.beside = SideBySide(engine_class.open_lanes(folder, record, lanes=lanes).compute, lanes=lanes)
     return engine
 
 

@@ -1,9 +1,15 @@
-"""How many threads torch computes with, for the time of a call."""
+"""How many cores there are, and how many threads torch computes with, for the time of a call."""
 
 import contextlib
+import os
 from collections.abc import Iterator
 
 import torch
+
+
+def count_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @contextlib.contextmanager
