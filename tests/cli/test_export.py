@@ -243,6 +243,7 @@ def test_parts_side_by_side_stand_for_election(
     run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("vitrail.inference.choosing.thread_counts", lambda: [2])
+    monkeypatch.setattr("vitrail.inference.choosing.count_cores", lambda: 2)
     words = ["benchmark", str(run), "--engines", "onnx", "--seconds", "0.01", "--no-memory"]
     assert main([*words, "--batch", "1,3"]) == 0
     rows = [line.split()[:4] for line in capsys.readouterr().out.splitlines()]

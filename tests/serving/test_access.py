@@ -68,6 +68,15 @@ def test_a_named_origin_may_ask_and_no_other(locked: Running) -> None:
             assert (refused.status_code, refused.headers.get("access-control-allow-origin")) == (401, told)
 
 
+def test_all_origins_may_read_why_they_are_refused_where_all_may_ask(tmp_path: Path, keys: Path) -> None:
+    with (
+        serving(str(save_tiny(tmp_path / "pets")), keys=keys, origins=("*",)) as server,
+        server.client() as client,
+    ):
+        refused = client.get("/v1/models", headers={"Origin": "https://any.example"})
+        assert (refused.status_code, refused.headers["access-control-allow-origin"]) == (401, "https://any.example")
+
+
 def test_without_keys_pages_of_other_places_are_refused(tmp_path: Path) -> None:
     with serving(str(save_tiny(tmp_path / "pets"))) as server, server.client() as client:
         rebound = client.get("/v1/models", headers={"Host": "evil.example"})

@@ -157,6 +157,15 @@ def test_healthy_runs_are_left_alone(name: str) -> None:
     assert watch.step == 600
 
 
+def test_few_images_tell_little_without_a_collapse() -> None:
+    def course(step: int) -> dict[str, float]:
+        return {"teacher_entropy": 0.1, "information": 0.4}
+
+    feed(CollapseWatch((constant_answers(num_answers=2048, num_images=2, remedies=REMEDIES),)), course)
+    with pytest.raises(CollapseError, match="the same answer"):
+        feed(CollapseWatch((constant_answers(num_answers=2048, num_images=64, remedies=REMEDIES),)), course)
+
+
 def test_a_start_that_stays_where_it_is_counts_after_the_grace() -> None:
     watch = CollapseWatch(FEATURES, grace=250)
     with pytest.raises(CollapseError, match="since step 1 "):

@@ -131,6 +131,11 @@ def test_what_can_not_teach_is_one_line(tmp_path: Path) -> None:
         load("nobody")
     with pytest.raises(ValueError, match="features are learnt from one teacher"):
         load("deit_tiny,deit_small")
+    vitrail.save_model(small_model("patchconvnet_s60"), tmp_path / "masked")
+    (tmp_path / "masked" / "task.json").write_text('{"task": "masked", "reads_patches": true}')
+    with pytest.raises(ValueError, match=r"the class stage of the teacher .*masked has learnt nothing: features\.summ"):
+        load(tmp_path / "masked")
+    assert load(tmp_path / "masked", levels=frozenset({"patches"})).shape.summary == 0
     vitrail.save_model(small_model("patchconvnet_s60", per_class_tokens=True), tmp_path / "per_class")
     with pytest.raises(ValueError, match=r"has 7 summary tokens, one a class: features\.summary=0"):
         load(tmp_path / "per_class")

@@ -1,5 +1,6 @@
 """Features of a teacher: the loss by hand, every student, what is kept and saved, and runs that go on bit by bit."""
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -216,6 +217,8 @@ def test_one_level_alone_and_photos_without_labels(tmp_path: Path, teacher: Path
         assert step["loss"] == pytest.approx(step[f"loss_{level}"], rel=1e-5)
         assert f"loss_{other}" not in step
         assert "knn_top1" not in last(run, "eval")
+        description = json.loads((run.path / "task.json").read_text())
+        assert description.get("reads_patches", False) is (level == "patches")
 
 
 def test_a_warm_cache_asks_nobody_and_gives_the_same_student(

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from vitrail.inference.benchmarking import Comparison, Contender, compare_contenders, say_why, thread_counts
 from vitrail.inference.engines import ENGINES, find_engine, installed_engines
+from vitrail.inference.engines.threads import count_cores
 from vitrail.inference.export_record import ExportRecord
 from vitrail.inference.exporting import ExportSettings, make_draft, write_export
 from vitrail.inference.proof_images import ProofImages
@@ -75,7 +76,7 @@ def compare_candidates(
         Contender(label=name, folder=one.folder, record=one.record, threads=count, lanes=lanes)
         for name, one in candidates.items()
         for count in (thread_counts() if threads is None else [threads])
-        for lanes in ((1, count) if count > 1 and find_engine(one.record.engine).has_lanes else (1,))
+        for lanes in (sorted({1, min(count, count_cores())}) if find_engine(one.record.engine).has_lanes else [1])
     ]
     return compare_contenders(
         contenders,

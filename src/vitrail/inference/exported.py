@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from vitrail.data.blend import Normalize
 from vitrail.inference.engines import find_engine, open_engine
-from vitrail.inference.engines.contract import Engine
+from vitrail.inference.engines.contract import Engine, EngineFailedError
 from vitrail.inference.engines.trust import require_trust
 from vitrail.inference.export_record import ExportRecord, check_files, read_record
 from vitrail.models.config import height_and_width
@@ -101,7 +101,7 @@ class EngineModel(Model):
         except Exception as error:  # engines have errors of their own, with no common parent
             reason = " ".join(str(error).split())[:200]
             told = f"{self.record.engine} can't compute the export ({reason})"
-            raise ValueError(f"{told}: export the model again, or to another engine") from error
+            raise EngineFailedError(f"{told}: export the model again, or to another engine") from error
 
     def to_bytes(self, images: Tensor) -> Tensor:
         """Bytes as they are; normalised images as the bytes that they were made of."""

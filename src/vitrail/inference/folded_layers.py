@@ -52,7 +52,7 @@ class FoldedResidual(nn.Module):
         return add_to(x, self.mix(self.norm(x)))
 
 
-class FoldedConvolution(nn.Module):
+class FoldedConvolution(FoldedResidual):
     """PatchConvNet's whole residual layer, x + mix(norm(x)), on [batch, height, width, dim].
 
     torch is the fastest with linear layers on channels that lie last. Engines, for which it is recorded, are so with
@@ -60,14 +60,11 @@ class FoldedConvolution(nn.Module):
     inside.
     """
 
-    def __init__(self, *, norm: nn.Module, mix: ConvolutionMix) -> None:
-        super().__init__()
-        self.norm = norm
-        self.mix = mix
+    mix: ConvolutionMix
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, context: Tensor | None = None) -> Tensor:
         if not is_recorded():
-            return add_to(x, self.mix(self.norm(x)))
+            return super().forward(x, context)
         mix, squeeze_excite = self.mix, self.mix.squeeze_excite
         maps = self.norm(x).permute(0, 3, 1, 2)
         maps = mix.activation(convolve(maps, mix.expand))

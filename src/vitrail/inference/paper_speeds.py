@@ -1,4 +1,4 @@
-"""Throughput and memory as the papers measure them (thesis tables 3.1, 3.5, 5.2 and 6.7), beside what they print.
+"""Throughput and memory as the papers measure them (thesis tables 3.1, 3.5, 4.1, 5.2, 6.7), beside what they print.
 
 The largest batch that fits, in mixed precision where the device has it, the mean of 30 runs. Their devices were V100s:
 a published figure beside one of another device says how models compare with each other, not how devices do.

@@ -115,7 +115,8 @@ class Guard:
     def _allow_origin(self, headers: dict[bytes, bytes]) -> dict[str, str]:
         """What lets a page of a named place read why it is refused; of answers, the app itself says so."""
         origin = headers.get(b"origin", b"").decode("latin-1")
-        return {"Access-Control-Allow-Origin": origin, "Vary": "Origin"} if origin in self.origins else {}
+        is_allowed = bool(origin) and (origin in self.origins or "*" in self.origins)
+        return {"Access-Control-Allow-Origin": origin, "Vary": "Origin"} if is_allowed else {}
 
     def _check_neighbour(self, headers: dict[bytes, bytes]) -> None:
         """Without keys: refuse what a web page of somebody else makes a browser on this machine send."""

@@ -13,7 +13,7 @@ from vitrail.storage.reading import read_text
 
 Scope = Literal["open", "read", "write"]
 _LEAST = 16  # characters of a key
-_REMEDY = "write lines such as `read KEY who` and `write KEY who`, with keys of at least 16 letters and digits"
+_REMEDY = "write lines such as `read KEY who` and `write KEY who`, with keys of at least 16 signs of ASCII"
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ def read_given(body: bytes, *, content_type: str, query: Mapping[str, str], limi
 def read_json_body(body: bytes, *, marks: bytes = b",[{", most: int = _MAX_VALUES) -> dict[str, Any]:
     """A body that is a JSON object, with `most` of these marks, which stand before values; for a worker thread."""
     if sum(body.count(mark) for mark in marks) > most:
-        raise RefusedError(413, f"the JSON holds more than {most:,} values: send fewer, or files of a form")
+        raise RefusedError(413, f"the JSON holds more than {most:,} values or lists: send fewer")
     try:
         content = parse_json(body)
     except (ValueError, UnicodeError) as error:

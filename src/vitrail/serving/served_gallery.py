@@ -15,6 +15,7 @@ from vitrail.evaluation.features import Extraction
 from vitrail.gallery.gallery import Gallery
 from vitrail.gallery.gallery_answers import Contents, Hit
 from vitrail.gallery.store_failures import StoreFailedError
+from vitrail.inference.engines.contract import EngineFailedError
 from vitrail.serving.refusals import RefusedError
 from vitrail.serving.served_model import ServedModel
 from vitrail.serving.telemetry import LOGGER
@@ -152,7 +153,7 @@ def _identify(path: str) -> str:
 
 def _blame(error: OSError | ValueError, *, name: str) -> RefusedError:
     """A refusal of what a client asked, or a failure of ours, which the log tells and which may be tried again."""
-    if not isinstance(error, (OSError, StoreFailedError)):
+    if not isinstance(error, (OSError, StoreFailedError, EngineFailedError)):
         return RefusedError(400, str(error))
     LOGGER.error("the gallery %s can't be read or changed: %s", name, error)
     return RefusedError(503, f"the gallery {name!r} can't be read or changed now", retry_after=1.0)

@@ -33,13 +33,16 @@ def find_engine(name: str) -> type[Engine]:
 def open_engine(folder: Path, record: ExportRecord, *, threads: int | None = None) -> Engine:
     """The engine of an exported folder, as its record says; `threads` are those of one call.
 
-    With other threads than the record's, parts of a batch are not computed side by side.
+    With other threads than the record's, and on a single core, nothing is computed side by side: a batch is then
+    computed whole.
     """
     engine_class, wanted = find_engine(record.engine), threads or record.threads
     engine = engine_class.open(folder, record, threads=wanted)
-    engine.part = record.part
     lanes = min(record.lanes, count_cores())  # there may be fewer than where it was chosen
-    if lanes > 1 and engine_class.has_lanes and wanted == record.threads:
+    if record.lanes == 1:
+        engine.part = record.part
+    elif lanes > 1 and engine_class.has_lanes and wanted == record.threads:
+        engine.part = record.part
         engine.beside = SideBySide(engine_class.open_lanes(folder, record, lanes=lanes).compute, lanes=lanes)
     return engine
 

@@ -15,6 +15,10 @@ from vitrail.inference.whole_model import PRECISIONS, Draft
 from vitrail.layers.bfloat16 import has_native_bfloat16
 
 
+class EngineFailedError(ValueError):
+    """What the library of an engine says where it can't compute; no fault of who asks."""
+
+
 class Engine(ABC):
     """A model that a library computes from its own files.
 

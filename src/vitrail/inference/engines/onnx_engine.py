@@ -17,6 +17,7 @@ from vitrail.inference.whole_model import INPUT, Draft
 
 FILE = "model.onnx"
 _OPSET = 20  # the first with a Gelu of its own
+_ANY_SIZE = 2**31  # bytes of a tensor
 _QUIET = 4  # errors are raised, and told by whoever catches them
 
 
@@ -48,7 +49,8 @@ class OnnxEngine(Engine):
                 opset_version=_OPSET,
                 verbose=False,
             )
-        assert program is not None
+            assert program is not None
+            fold_weights(program.model)
         strip_traces(program.model)
         program.model.metadata_props.update(draft.metadata)
         program.save(str(folder / FILE))
@@ -76,6 +78,14 @@ class OnnxEngine(Engine):
     def compute(self, images: Tensor) -> dict[str, Tensor]:
         found = self.session.run(self.outputs, {INPUT: images.contiguous().numpy()})
         return {name: torch.from_numpy(value) for name, value in zip(self.outputs, found, strict=True)}
+
+
+def fold_weights(model: Any) -> None:
+    """Compute what depends on weights alone, also of large ones, which the exporter leaves: int8 needs constants."""
+    from onnxscript import optimizer
+
+    optimizer.fold_constants(model, input_size_limit=_ANY_SIZE, output_size_limit=_ANY_SIZE)
+    optimizer.remove_unused_nodes(model)
 
 
 def strip_traces(model: Any) -> None:

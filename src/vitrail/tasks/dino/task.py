@@ -119,7 +119,11 @@ class DinoTask(UnlabelledTask[CropsBatch]):
         settings, site = self.recipe.dino, self.site
         outputs, sharper, steadier = settings.outputs, "lower dino.teacher_temperature", "raise dino.teacher_momentum"
         signs = [
-            constant_answers(num_answers=outputs, remedies=("lower dino.centre_momentum to 0.9", steadier)),
+            constant_answers(
+                num_answers=outputs,
+                num_images=self.recipe.batch_size,
+                remedies=("lower dino.centre_momentum to 0.9", steadier),
+            ),
             uniform_answers(num_answers=outputs, remedies=(sharper, steadier)),
             same_answers(num_answers=outputs, remedies=(steadier, "lower lr")),
             constant_features(dim=summary_width(self.model.trunk), remedies=(steadier, "lower lr")),

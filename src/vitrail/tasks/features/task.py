@@ -53,6 +53,11 @@ class FeatureTask(UnlabelledTask[ImageBatch]):
     _teacher: FeatureTeacher | None = None
 
     @property
+    def reads_patches(self) -> bool:
+        """Without a summary to learn, patches are all that is taught."""
+        return self.recipe.features.summary == 0
+
+    @property
     def fixed_views(self) -> int | None:
         """The number of views of an image where the teacher's features are kept."""
         return self.recipe.teacher.num_views

@@ -50,11 +50,15 @@ class MaskedModelling(UnlabelledTask[MaskedBatch]):
         Measure("share_of_codes", "codes in use", chart="Tokens, %"),
         *MEASURES,
     )
-    reads_patches: ClassVar[bool] = True
     measures_head: ClassVar[bool] = True
     recipe: MaskedRecipe
     targets: Targets
     grid: Grid
+
+    @property
+    def reads_patches(self) -> bool:
+        """Masked patches teach patches alone."""
+        return True
 
     def open(self) -> UnlabelledData:
         """Open the images and what masked patches are compared with; a model that can't be masked is refused."""

@@ -139,6 +139,10 @@ def _open_trained(
 
 
 def _features_of(model: Model, images: Tensor, *, levels: frozenset[str], spec: str) -> ProjectedFeatures:
+    if model.reads_patches and "summary" in levels:
+        raise ValueError(
+            f"the class stage of the teacher {spec} has learnt nothing: features.summary=0 learns its patches alone"
+        )
     if "patches" not in levels:
         return ProjectedFeatures(_one_vector(model.summarize(images), spec=spec), None)
     try:

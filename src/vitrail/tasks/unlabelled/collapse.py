@@ -22,6 +22,7 @@ _LOOK = 10  # steps between two looks: the host waits for a device in these alon
 _FIRST = 1  # the step since which a sign that the first look has seen is there
 _GROWTH = 1.1  # later looks further away than earlier ones by this factor: it is getting away
 _FEW_ANSWERS, _SHARE_OF_ALL = 0.5, 0.1  # nats, and share of ln of the answers, of entropy and information each
+_SHARE_OF_IMAGES = 0.2  # of ln of the images of a step
 _LEAST_INFORMATION = 0.002  # share of ln of the answers below which an answer tells nothing of its image
 _NOISE = 1e-6  # distances that rounding alone makes
 _FEATURES, _ALIKE = "feature_deviation", 10.0  # first features this much further from collapse are still alike
@@ -63,14 +64,17 @@ class Sign:
         return tuple(condition.signal for condition in self.conditions)
 
 
-def constant_answers(*, num_answers: int, remedies: tuple[str, str]) -> Sign:
+def constant_answers(*, num_answers: int, remedies: tuple[str, str], num_images: int | None = None) -> Sign:
     """All images get one answer of `num_answers`, or one of two: signals teacher_entropy and information, in nats.
 
     Their sum is the entropy of the mean answer of a batch, so the logarithm of how many answers are in use. A sharp
     teacher whose answers differ between images has not collapsed, also where the student agrees with it; and one that
-    has slid to two answers has, though they still differ a little.
+    has slid to two answers has, though they still differ a little. Information is at most ln of the `num_images` of a
+    step: of few it is little by itself.
     """
     within = min(_FEW_ANSWERS, _SHARE_OF_ALL * math.log(num_answers))
+    if num_images is not None:
+        within = min(within, _SHARE_OF_IMAGES * math.log(num_images))
     conditions = (Nearness("teacher_entropy", 0.0, within), Nearness("information", 0.0, within))
     return Sign("constant", "the teacher gives all images the same answer", conditions, remedies)
 

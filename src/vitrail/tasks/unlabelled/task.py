@@ -50,8 +50,6 @@ class UnlabelledTask(VisualTask[B]):
     Recipe: ClassVar[type[Recipe]] = UnlabelledRecipe
     measures: ClassVar[tuple[Measure, ...]] = MEASURES
     signals: ClassVar[tuple[Measure, ...]] = SIGNALS
-    # Whether the features that are measured are means of patches, where a method teaches the summary token nothing.
-    reads_patches: ClassVar[bool] = False
     measures_head: ClassVar[bool] = False  # whether the task's own measure asks what stands on the trunk
     recipe: UnlabelledRecipe
     data: UnlabelledData
@@ -63,6 +61,11 @@ class UnlabelledTask(VisualTask[B]):
     def make_trunk(self, **settings: Any) -> Model:
         """The recipe's backbone without classifier; the seed decides its initial weights."""
         return make_backbone(self.recipe, num_classes=0, **settings)
+
+    @property
+    def reads_patches(self) -> bool:
+        """Whether the features are means of patches, where a method teaches the summary token nothing."""
+        return False
 
     def make_watch(
         self,

@@ -32,7 +32,7 @@ class Replica(NamedTuple):
     model: nn.Module  # its parameters are the model's own numbers; gradients and running statistics are its own
     draws: SampleDraws
     parameters: list[nn.Parameter]
-    statistics: "list[list[NormStatistics]]"  # of each batch normalisation those of its passes
+    statistics: list[list[NormStatistics]]  # of each batch normalisation those of its passes
 
 
 class _Part(NamedTuple):
