@@ -2,17 +2,21 @@
 
 import json
 import shutil
+import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 from tiny_runs import run_in
 
 import vitrail
 from vitrail.cli import main
-from vitrail.inference.benchmarking import Measurement, choose_fastest
+from vitrail.inference.benchmarking import Measurement, choose_fastest, time_by_turns
+from vitrail.inference.certificate import TOLERANCES
 from vitrail.inference.engines.eager_engine import EagerEngine
 from vitrail.inference.engines.ways import Way
 from vitrail.inference.export_record import read_record
@@ -64,14 +68,17 @@ def test_export_says_how_far_the_answers_are_from_the_models(
         (["--to", "onx"], "there is no engine 'onx'; did you mean 'onnx'?"),
         (["--to", "onnx", "--engines", "onnx"], "--engines says which of them --to auto tries"),
         (["--to", "eager", "--layout", "hwcn"], "layout must be one of nchw, nhwc, not 'hwcn'"),
-        (["--to", "eager", "--precision", "fp8"], "precision must be one of fp32, fp16, bf16, not 'fp8'"),
+        (["--to", "eager", "--precision", "fp8"], "precision must be one of fp32, fp16, bf16 or auto, not 'fp8'"),
         (["--to", "eager", "image_size=18"], "18"),
         (["--to", "eager", "colour=red"], "unknown key 'colour'"),
         (["--to", "eager", "--images", "nowhere.jpg"], "no image or folder 'nowhere.jpg'"),
         (["--to", "torch", "--quantise", "int8"], "torch has no int8 here: export to onnx, openvino or eager"),
         (["--to", "onnx", "--quantise", "int8", "--precision", "fp16"], "--quantise int8 starts from fp32"),
         (["--to", "eager", "--quantise", "int8", "--max-loss", "-1"], "--max-loss is a number of points"),
+        (["--to", "auto", "--max-loss", "101"], "--max-loss is a number of points"),
         (["--to", "auto", "--engines", "abacus"], "there is no engine 'abacus'"),
+        (["--to", "abacus", "--precision", "auto"], "there is no engine 'abacus'"),
+        (["--to", "auto", "--precision", "fp16", "--engines", "eager"], "no engine here computes in fp16"),
     ],
 )
 def test_what_can_not_be_exported_is_one_line_and_leaves_nothing(
@@ -91,8 +98,6 @@ def test_only_exports_are_written_over(run: Path, exported: Path, capsys: pytest
 def test_predict_and_evaluate_take_an_export(
     run: Path, exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from PIL import Image
-
     Image.new("RGB", (20, 20), (200, 40, 10)).save(tmp_path / "red.png")
     told = []
     for source in (run, exported):
@@ -109,8 +114,6 @@ def test_predict_and_evaluate_take_an_export(
 def test_a_gallery_is_built_and_searched_with_an_export(
     exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from PIL import Image
-
     gallery = tmp_path / "gallery"
     data = "data=shapes:size=16,count=48,val=24"
     assert main(["gallery", "build", str(exported), data, f"out={gallery}"]) == 0
@@ -123,8 +126,6 @@ def test_a_gallery_is_built_and_searched_with_an_export(
 def test_a_gallery_of_a_run_is_asked_with_the_export_of_that_run_alone(
     run: Path, exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from PIL import Image
-
     gallery, picture = str(tmp_path / "gallery"), str(tmp_path / "red.png")
     Image.new("RGB", (20, 20), (200, 40, 10)).save(picture)
     assert main(["gallery", "build", str(run), "data=shapes:size=16,count=48,val=24", f"out={gallery}"]) == 0
@@ -161,8 +162,6 @@ def test_an_export_teaches(exported: Path, tmp_path: Path) -> None:
 def test_verbs_that_look_inside_refuse_an_export(
     words: list[str], exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from PIL import Image
-
     Image.new("RGB", (20, 20)).save(tmp_path / "black.png")
     given = [str(tmp_path / "black.png")] if words == ["explain"] else []
     assert "export" in error_of(capsys, *words, str(exported), *given, f"out={tmp_path / 'out'}")
@@ -173,7 +172,7 @@ def test_auto_takes_the_fastest_and_writes_down_why(
 ) -> None:
     monkeypatch.setattr("vitrail.inference.quantising.SECONDS", 0.01)
     words = ["export", str(run), "--to", "auto", "--engines", "eager,onnx", f"out={tmp_path / 'out'}"]
-    assert main(words) == 0
+    assert main([*words, "--precision", "fp32"]) == 0
     record = read_record(tmp_path / "out")
     assert record.choice is not None
     measured = record.choice["measurements"]
@@ -183,6 +182,63 @@ def test_auto_takes_the_fastest_and_writes_down_why(
     page = (tmp_path / "out" / "certificate.html").read_text()
     assert "at a time" in page[page.index("Why this engine") :]
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_auto_takes_bfloat16_where_it_is_faster_and_loses_little(
+    run: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("vitrail.inference.engines.contract.has_native_bfloat16", lambda: True)
+    monkeypatch.setattr("vitrail.inference.quantising.SECONDS", 0.01)
+    monkeypatch.setattr("vitrail.inference.choosing.thread_counts", lambda: [1])
+    honest, is_wrong = EagerEngine.compute, False
+
+    def compute(self: EagerEngine, images: torch.Tensor) -> Any:
+        found = honest(self, images)
+        if self.whole.dtype == torch.float32:
+            time.sleep(0.05)
+        elif is_wrong:
+            found["logits"] = found["logits"].roll(1, dims=1)
+        return found
+
+    monkeypatch.setattr(EagerEngine, "compute", compute)
+    words = ["export", str(run), "--engines", "eager"]
+    assert main([*words, f"out={tmp_path / 'out'}"]) == 0
+    assert "for eager, bf16, 16 x 16 px" in capsys.readouterr().out
+    record = read_record(tmp_path / "out")
+    assert record.choice is not None
+    assert (record.precision, record.choice["engine"]) == ("bf16", "eager-bf16")
+    assert {one["engine"] for one in record.choice["measurements"]} == {"eager", "eager-bf16"}
+    assert main(["evaluate", str(tmp_path / "out")]) == 0
+
+    assert main(["export", str(run), "--to", "eager", f"out={tmp_path / 'named'}"]) == 0
+    assert read_record(tmp_path / "named").precision == "fp32"  # an engine by name computes in what it was asked for
+    assert main(["export", str(run), "--to", "eager", "--precision", "auto", f"out={tmp_path / 'faster'}"]) == 0
+    assert read_record(tmp_path / "faster").precision == "bf16"
+
+    is_wrong = True
+    monkeypatch.setitem(TOLERANCES, "bf16", 1e9)
+    Image.new("RGB", (20, 20), (200, 40, 10)).save(tmp_path / "red.png")
+    words += ["--images", str(tmp_path / "red.png")]
+    assert main([*words, f"out={tmp_path / 'careful'}"]) == 0
+    assert read_record(tmp_path / "careful").precision == "fp32"
+    told = (
+        "eager-bf16 is left out: bf16 loses 100.00 points of agreement with the model on 1 images, and 0.5 are allowed"
+    )
+    assert told in caplog.text
+    assert main([*words, f"out={tmp_path / 'careless'}", "--max-loss", "100"]) == 0
+    assert read_record(tmp_path / "careless").precision == "bf16"
+
+
+def test_who_is_far_behind_is_not_timed_to_the_end() -> None:
+    waits = {0: 0.0, 1: 0.01, 2: 0.0}
+    asks = {place: partial(time.sleep, wait) for place, wait in waits.items()}
+    times = time_by_turns(asks, seconds=0.1, patience=20.0)
+    assert len(times[1]) == 5 < len(times[0]) == len(times[2])
+    assert len(set(map(len, time_by_turns(asks, seconds=0.05).values()))) == 1
 
 
 def test_auto_leaves_out_engines_that_do_not_agree_or_fail(
@@ -210,6 +266,7 @@ def test_auto_leaves_out_engines_that_do_not_agree_or_fail(
         "vitrail.inference.quantising.choose_fastest",
         lambda found: choose_fastest([one for one in found if one.engine == "onnx"] or found),
     )
+    monkeypatch.setattr("vitrail.inference.engines.contract.has_native_bfloat16", lambda: False)
     words = ["export", str(run), "--to", "auto", "threads=1", f"out={tmp_path / 'out'}"]
     assert main([*words, "--engines", "eager,torch,onnx"]) == 0
     assert caplog.messages.count("torch is left out: Non-zero status code") == 1
@@ -255,15 +312,22 @@ def test_parts_side_by_side_stand_for_election(
 
 
 def test_benchmark_times_runs_and_exports(
-    run: Path, exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    run: Path,
+    exported: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("vitrail.inference.engines.contract.has_native_bfloat16", lambda: True)
     report = tmp_path / "speeds.json"
     words = ["--batch", "2", "--seconds", "0.01", "--no-memory"]
     assert main(["benchmark", str(run), str(exported), "--engines", "eager", *words, f"out={report}"]) == 0
     told = capsys.readouterr().out
-    assert told.count("fastest here: eager with") == 2
+    assert told.count("fastest here: eager") == 2
     found = json.loads(report.read_text())
     assert set(found) == {str(run), str(exported)}
+    assert {one["engine"] for one in found[str(run)]["measurements"]} == {"eager", "eager-bf16"}
+    assert {one["engine"] for one in found[str(exported)]["measurements"]} == {"eager"}
     assert all(one["p50_ms"] <= one["p99_ms"] for one in found[str(run)]["measurements"])
 
 
@@ -393,8 +457,7 @@ def test_int8_keeps_layers_until_the_loss_is_small_and_else_is_refused(
 def test_auto_does_not_take_int8_where_it_is_slower(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import time
-
+    monkeypatch.setattr("vitrail.inference.engines.contract.has_native_bfloat16", lambda: False)
     monkeypatch.setattr("vitrail.inference.quantising._SECONDS", 0.01)
     monkeypatch.setattr("vitrail.inference.quantising.SECONDS", 0.01)
     monkeypatch.setattr("vitrail.inference.choosing.thread_counts", lambda: [1])

@@ -409,7 +409,7 @@ def test_precisions_are_those_of_the_machine(trained: Trained, tmp_path: Path, m
     monkeypatch.setattr("vitrail.inference.engines.contract.has_native_bfloat16", lambda: False)
     with pytest.raises(ValueError, match="eager computes in fp32 on this machine, not in bf16"):
         ExportSettings(engine="eager", precision="bf16")
-    with pytest.raises(ValueError, match="precision must be one of fp32, fp16, bf16, not 'fp8'"):
+    with pytest.raises(ValueError, match="precision must be one of fp32, fp16, bf16 or auto, not 'fp8'"):
         ExportSettings(engine="eager", precision="fp8")
     monkeypatch.setattr("vitrail.inference.engines.contract.has_native_bfloat16", lambda: True)
     folder = export_to(tmp_path / "out", trained, "eager", precision="bf16")

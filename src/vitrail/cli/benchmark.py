@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--batch", metavar="1,16", help="images at a time (default: 1,16)")
     parser.add_argument("--engines", metavar="NAMES", help="engines to time (default: all that are installed)")
-    parser.add_argument("--precision", help="fp32, fp16 or bf16 (default: fp32)")
+    parser.add_argument("--precision", help="fp32, fp16, bf16 or auto (default: auto, fp32 and what else is fast here)")
     parser.add_argument(
         "--seconds", type=float, default=4.0, help="time for each contender and batch (default: 4; at least 5 calls)"
     )
@@ -119,7 +119,7 @@ def _compare(source: str, settings: dict[str, Any], arguments: argparse.Namespac
         if arguments.engines not in (None, ENGINE) or arguments.precision not in (None, "fp32"):
             raise ValueError(f"{source} is a detector, which {ENGINE} alone takes, in fp32: leave the others out")
         return time_detector(partial(load_seeing, source, settings), told=tell, **options)
-    chosen = ExportSettings(engine=AUTO, precision=arguments.precision or "fp32")
+    chosen = ExportSettings(engine=AUTO, precision=arguments.precision or AUTO)
     engines = choose_engines(read_engines(arguments.engines), precision=chosen.precision)
     with tempfile.TemporaryDirectory(prefix="vitrail-benchmark-") as folder:
         candidates = write_candidates(trained, chosen, engines=engines, source=source, folder=Path(folder))

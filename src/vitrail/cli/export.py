@@ -31,7 +31,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="onnx, openvino, eager, torch, inductor (default: auto, the fastest here)",
     )
     parser.add_argument(
-        "--precision", default="fp32", help="fp32, fp16 or bf16, where the engine has it (default: fp32)"
+        "--precision",
+        help="fp32, fp16 or bf16 where the engine has it, or auto, the faster of fp32 and bf16 within --max-loss "
+        "(default: auto with --to auto, else fp32)",
     )
     parser.add_argument("--layout", default="nchw", help="of the bytes that go in: nchw or nhwc (default: nchw)")
     parser.add_argument(
@@ -44,7 +46,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--quantise", choices=("int8",), help="compute in int8 as many layers as --max-loss allows; says what it gains"
     )
     parser.add_argument(
-        "--max-loss", type=float, default=0.5, help="points of top-1 that --quantise may lose (default: 0.5)"
+        "--max-loss",
+        type=float,
+        default=0.5,
+        help="points of top-1 that --quantise and --precision auto may lose (default: 0.5)",
     )
     parser.add_argument("--images", nargs="+", metavar="IMAGE", help="a few images to prove it on, instead of data")
     parser.add_argument(

@@ -106,13 +106,14 @@ def compare_contenders(
     seconds: float,
     pixels: Callable[[Contender, int], Tensor],
     has_memory: bool = True,
+    patience: float = math.inf,
     told: Callable[[str], object] = lambda line: None,
 ) -> Comparison:
     """Time all contenders by turns, for about so many `seconds` each and batch; the fastest is the best on average.
 
     Each computes batches whole, and in parts where they are larger, one after the other or side by side. The average
     over batches is the geometric mean of images a second. One that can't be opened or can't compute a batch is told of
-    and left out.
+    and left out. `patience` is that of `time_by_turns`.
     """
     left_out: dict[str, str] = {}
     contenders = [one for one in contenders if any(one.ways(batch) for batch in batches)]
@@ -138,7 +139,8 @@ def compare_contenders(
         }
         told(f"{len(asks)} contenders, {batch} images at a time")
         failures: dict[int, Exception] = {}
-        for number, times in time_by_turns(asks, seconds=seconds, failed=failures.__setitem__).items():
+        found_times = time_by_turns(asks, seconds=seconds, patience=patience, failed=failures.__setitem__)
+        for number, times in found_times.items():
             place, way = ways[number]
             found.append(measurement_of(contenders[place].label, way=way, batch=batch, times=times))
         for number, failure in failures.items():
@@ -188,11 +190,14 @@ def time_by_turns(
     asks: Mapping[int, Callable[[], object]],
     *,
     seconds: float,
+    patience: float = math.inf,
     failed: Callable[[int, Exception], object] | None = None,
 ) -> dict[int, list[float]]:
     """Seconds of each call; all are called in turn, so that what else the machine does hits them alike.
 
-    `failed` hears of one that raises, which is called no more and has no times; without it the error is the caller's.
+    Those whose first turns take more than `patience` times as long as the fastest's are called no more: their few
+    times stay. `failed` hears of one that raises, which is called no more and has no times; without it the error is the
+    caller's.
     """
     times: dict[int, list[float]] = {place: [] for place in asks}
 
@@ -209,11 +214,16 @@ def time_by_turns(
         for _ in range(_WARM_UPS):
             if place in times:
                 ask(place)
-    deadline = time.perf_counter() + seconds * len(times)
+    here, begin = list(times), time.perf_counter()
     for number in range(_MOST):
-        if number >= _FEWEST and time.perf_counter() > deadline:
+        if number == _FEWEST and times:
+            fastest = min(map(statistics.median, times.values()))
+            here = [place for place in times if statistics.median(times[place]) <= patience * fastest]
+        if number >= _FEWEST and time.perf_counter() > begin + seconds * len(here):
             break
-        for place in list(times):
+        for place in here:
+            if place not in times:
+                continue
             start = time.perf_counter()
             ask(place)
             if place in times:

@@ -90,6 +90,16 @@ class Certificate:
             "made": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         }
 
+    @property
+    def lost(self) -> float:
+        """Points of top-1 that the export loses: of accuracy where labels are known, else of agreement with the model.
+
+        0 where there are no classes.
+        """
+        if self.accuracy is not None and self.exported_accuracy is not None:
+            return self.accuracy - self.exported_accuracy
+        return 0.0 if self.top1_agreement is None else 100.0 * (1.0 - self.top1_agreement)
+
     def lines(self) -> list[str]:
         """What a terminal is told."""
         found = [

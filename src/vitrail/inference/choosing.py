@@ -1,7 +1,8 @@
-"""--to auto: a model written for every engine that there is here, and the fastest of them kept."""
+"""--to auto: a model written for every engine and precision that there is here, and the fastest of them kept."""
 
 import dataclasses
 import logging
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -11,17 +12,19 @@ from vitrail.inference.benchmarking import Comparison, Contender, compare_conten
 from vitrail.inference.engines import ENGINES, find_engine, installed_engines
 from vitrail.inference.engines.threads import count_cores
 from vitrail.inference.export_record import ExportRecord
-from vitrail.inference.exporting import ExportSettings, make_draft, write_export
+from vitrail.inference.exporting import AUTO, ExportSettings, make_draft, write_export
 from vitrail.inference.proof_images import ProofImages
 from vitrail.inference.trained import Trained
 
 _LOGGER = logging.getLogger(__name__)
 BATCHES, SECONDS = (1, 16), 4.0
+PATIENCE = 1.5  # who takes so many times as long as the fastest is not timed to the end by --to auto
+_COMPETING = ("fp32", "bf16")  # precisions of AUTO: what a CPU with instructions for it may compute faster
 
 
 @dataclasses.dataclass(frozen=True)
 class Candidate:
-    """A model as one engine takes it."""
+    """A model as one engine takes it, in one precision."""
 
     folder: Path
     record: ExportRecord
@@ -31,31 +34,47 @@ def choose_engines(names: Sequence[str], *, precision: str) -> list[str]:
     """Engines by name, or all that are installed, as far as they compute in that precision."""
     for name in names:
         find_engine(name).require()
-    found = [name for name in (names or installed_engines()) if precision in find_engine(name).precisions()]
+    found = [name for name in (names or installed_engines()) if find_precisions(name, precision)]
     if not found:
         raise ValueError(f"no engine here computes in {precision}: there are {', '.join(ENGINES)}")
     return found
 
 
+def find_precisions(engine: str, wanted: str) -> list[str]:
+    """The precisions of that name that an engine computes in on this machine; several of AUTO, none where it can't."""
+    known = find_engine(engine).precisions()
+    return [precision for precision in (_COMPETING if wanted == AUTO else (wanted,)) if precision in known]
+
+
+def label_of(engine: str, precision: str, *, wanted: str) -> str:
+    """The name of a candidate: its engine, and behind it the precision where several compete and it is not fp32."""
+    return engine if wanted != AUTO or precision == "fp32" else f"{engine}-{precision}"
+
+
 def write_candidates(
     trained: Trained, settings: ExportSettings, *, engines: Sequence[str], source: str, folder: Path
 ) -> dict[str, Candidate]:
-    """The model written for several engines, each into a folder of its own; one that can't is told of and left out."""
+    """The model written for several engines, each into a folder of its own; one that can't is told of and left out.
+
+    Where the precision is AUTO an engine has several folders, one for each that it is fast in.
+    """
     found: dict[str, Candidate] = {}
     reasons = []
-    for name in engines:
-        own = dataclasses.replace(settings, engine=name)
-        place = folder / name
+    wanted = [(engine, precision) for engine in engines for precision in find_precisions(engine, settings.precision)]
+    for engine, precision in wanted:
+        own = dataclasses.replace(settings, engine=engine, precision=precision)
+        label = label_of(engine, precision, wanted=settings.precision)
+        place = folder / label
         place.mkdir()
         try:
             record = write_export(place, trained, own, source=source, draft=make_draft(trained, own))
         except Exception as error:  # engines have errors of their own, with no common parent
-            if len(engines) == 1:
+            if len(wanted) == 1:
                 raise
-            reasons.append(f"{name}: {say_why(error)}")
-            _LOGGER.warning("%s is left out: %s", name, say_why(error))
+            reasons.append(f"{label}: {say_why(error)}")
+            _LOGGER.warning("%s is left out: %s", label, say_why(error))
             continue
-        found[name] = Candidate(place, record)
+        found[label] = Candidate(place, record)
     if not found:
         raise ValueError(f"no engine takes the model ({'; '.join(reasons)})")
     return found
@@ -69,9 +88,13 @@ def compare_candidates(
     batches: Sequence[int] = BATCHES,
     seconds: float = SECONDS,
     has_memory: bool = False,
+    patience: float = math.inf,
     told: Callable[[str], object] = lambda line: None,
 ) -> Comparison:
-    """The candidates timed by turns, batches whole and in parts; `threads` of None are one, and all cores."""
+    """The candidates timed by turns, batches whole and in parts; `threads` of None are one, and all cores.
+
+    `patience` is that of `time_by_turns`.
+    """
     contenders = [
         Contender(label=name, folder=one.folder, record=one.record, threads=count, lanes=lanes)
         for name, one in candidates.items()
@@ -84,6 +107,7 @@ def compare_candidates(
         seconds=seconds,
         pixels=lambda one, batch: pixels_for(one.record, images, batch),
         has_memory=has_memory,
+        patience=patience,
         told=told,
     )
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from vitrail.inference.certificate import NUM_IMAGES
 from vitrail.inference.choosing import choose_engines
+from vitrail.inference.engines import find_engine
 from vitrail.inference.exporting import (
     AUTO,
     Exported,
@@ -20,7 +21,7 @@ from vitrail.inference.exporting import (
 )
 from vitrail.inference.passes import check_keys, keep_source, load_seeing, read_whole
 from vitrail.inference.proof_images import gather_images
-from vitrail.inference.quantising import QuantiseSettings, write_fastest, write_quantised
+from vitrail.inference.quantising import MAX_LOSS, QuantiseSettings, write_fastest, write_quantised
 
 KEYS = ("data", "split", "level", "image_size", "crop_ratio", "trunk", "num_images", "threads")
 
@@ -30,11 +31,11 @@ def export(
     *,
     out: str | os.PathLike[str],
     to: str = AUTO,
-    precision: str = "fp32",
+    precision: str | None = None,
     layout: str = "nchw",
     dynamic_size: bool = False,
     quantise: str | None = None,
-    max_loss: float = 0.5,
+    max_loss: float = MAX_LOSS,
     engines: Sequence[str] = (),
     images: Sequence[str] = (),
     allow_drift: bool = False,
@@ -43,8 +44,10 @@ def export(
 ) -> Exported:
     """Write a run, a saved model, a pack or a model by name for an engine, and prove it on real images.
 
-    `to` is an engine (onnx, openvino, eager, torch, inductor) or "auto", the fastest here among `engines`. `quantise`
-    may be "int8", which loses at most `max_loss` points. The images are files, or data=SPEC, or the run's own val.
+    `to` is an engine (onnx, openvino, eager, torch, inductor) or "auto", the fastest here among `engines`. `precision`
+    is fp32, fp16, bf16, or "auto", the faster of fp32 and bf16 where the CPU has that; without one it is fp32 for an
+    engine by name and auto for "auto". `quantise` may be "int8". What was not asked for by name loses at most
+    `max_loss` points, and so does int8. The images are files, or data=SPEC, or the run's own val.
     Further settings are those of `vitrail export`: data, split, level, image_size, crop_ratio, trunk, num_images,
     threads. `told` hears how far it is.
     """
@@ -52,6 +55,12 @@ def export(
     check_keys(settings, keys=KEYS)
     check_target(target)
     threads = read_whole(settings["threads"], "threads") if "threads" in settings else None
+    if to != AUTO and engines:
+        raise ValueError("--engines says which of them --to auto tries: leave one of both out")
+    if precision == AUTO and to != AUTO:
+        find_engine(to)
+        engines, to = (to,), AUTO
+    precision = precision or (AUTO if to == AUTO else "fp32")
     chosen = ExportSettings(
         engine=to,
         precision=precision,
@@ -61,13 +70,12 @@ def export(
     )
     if quantise not in (None, "int8"):
         raise ValueError(f"quantise may be int8, not {quantise!r}")
-    if quantise is not None and precision != "fp32":
+    if quantise is not None and precision not in ("fp32", AUTO):
         raise ValueError("--quantise int8 starts from fp32: leave --precision out")
-    wanted = QuantiseSettings(max_loss=max_loss) if quantise is not None else None
+    losing = QuantiseSettings(max_loss=max_loss)
+    wanted = losing if quantise is not None else None
     if to == AUTO:
         engines = choose_engines(engines, precision=precision)
-    elif engines:
-        raise ValueError("--engines says which of them --to auto tries: leave one of both out")
     trained = load_seeing(text, settings)
     limit = read_whole(settings.get("num_images", NUM_IMAGES), "num_images")
     proof = gather_images(trained, text, settings, paths=images, limit=limit)
@@ -84,6 +92,7 @@ def export(
                 chosen,
                 engines=engines,
                 quantise=wanted,
+                max_loss=losing.max_loss,
                 allow_drift=allow_drift,
                 told=told,
                 **common,

@@ -48,14 +48,14 @@ class ExportSettings:
     """How a model is exported."""
 
     engine: str  # one of ENGINES; AUTO: the fastest of several
-    precision: str = "fp32"  # that products are computed in
+    precision: str = "fp32"  # that products are computed in; AUTO, with the engine AUTO: whichever is the fastest
     layout: Layout = "nchw"  # of the bytes that go in
     dynamic_size: bool = False  # whether images may have any size that the model can cut into patches
     threads: int | None = None  # of one call; None: as the engine thinks best
 
     def __post_init__(self) -> None:
-        if self.precision not in PRECISIONS:
-            raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, not {self.precision!r}")
+        if self.precision not in (*PRECISIONS, AUTO):
+            raise ValueError(f"precision must be one of {', '.join(PRECISIONS)} or auto, not {self.precision!r}")
         if self.layout not in LAYOUTS:
             raise ValueError(f"layout must be one of {', '.join(LAYOUTS)}, not {self.layout!r}")
         if self.engine == AUTO:

@@ -17,6 +17,7 @@ from vitrail.inference.benchmarking import Comparison, choose_fastest, time_by_t
 from vitrail.inference.certificate import answer_all, reference_of
 from vitrail.inference.choosing import (
     BATCHES,
+    PATIENCE,
     SECONDS,
     Candidate,
     compare_candidates,
@@ -28,7 +29,7 @@ from vitrail.inference.engines import find_engine
 from vitrail.inference.engines.contract import Engine
 from vitrail.inference.export_record import ExportRecord, sha256_of
 from vitrail.inference.exported import EngineModel
-from vitrail.inference.exporting import ExportSettings, Proved, make_draft, prove, write_export
+from vitrail.inference.exporting import AUTO, ExportSettings, Proved, make_draft, prove, write_export
 from vitrail.inference.proof_images import ProofImages
 from vitrail.inference.trained import Trained
 from vitrail.inference.whole_model import Draft
@@ -38,13 +39,15 @@ NUM_CALIBRATION = 64  # images that ranges are found with
 SHARES = (0.0, 0.1, 0.25, 0.5)  # of the layers that are kept in float32, until the loss is small enough
 _SECONDS = 2.0
 _INT8 = "-int8"  # behind the name of an engine
+_SPELLED = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+MAX_LOSS = 0.5  # points of top-1, or of agreement with the model where labels are not known
 
 
 @dataclass(frozen=True)
 class QuantiseSettings:
     """How far accuracy may fall."""
 
-    max_loss: float = 0.5  # points of top-1, or of agreement with the model where labels are not known
+    max_loss: float = MAX_LOSS
     num_calibration: int = NUM_CALIBRATION
 
     def __post_init__(self) -> None:
@@ -150,6 +153,7 @@ def write_fastest(
     images: ProofImages,
     source: str,
     quantise: QuantiseSettings | None = None,
+    max_loss: float = MAX_LOSS,
     allow_drift: bool = False,
     batches: Sequence[int] = BATCHES,
     seconds: float | None = None,
@@ -157,16 +161,17 @@ def write_fastest(
 ) -> Proved:
     """Write the fastest of the engines that agree with the model into a folder, with the measurements in its record.
 
-    `seconds` are those for each contender and batch. With `quantise` each engine that has int8 stands for election
-    twice, and int8 is taken only where it is faster. With `allow_drift` the fastest need not agree.
+    `seconds` are those for each contender and batch. With the precision AUTO each engine stands for election in
+    float32 and in bfloat16 where the CPU has that, which may lose `max_loss` points; with `quantise` those that have
+    int8 do so once more. With `allow_drift` the fastest need not agree.
     """
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".engines-") as name:
         place = Path(name)
         candidates = write_candidates(trained, settings, engines=engines, source=source, folder=place)
-        for engine in list(candidates):
+        for engine in dict.fromkeys(one.record.engine for one in candidates.values()):
             if quantise is None:
                 break
-            own = replace(settings, engine=engine)
+            own = replace(settings, engine=engine, precision="fp32")
             target = place / f"{engine}{_INT8}"
             target.mkdir()
             try:
@@ -190,12 +195,21 @@ def write_fastest(
             threads=settings.threads,
             batches=batches,
             seconds=seconds or SECONDS,
+            patience=PATIENCE,
             told=told,
         )
-        comparison, proved = _take_fastest(candidates, comparison, trained, images=images, allow_drift=allow_drift)
+        comparison, proved = _take_fastest(
+            candidates,
+            comparison,
+            trained,
+            images=images,
+            allow_drift=allow_drift,
+            max_loss=max_loss if settings.precision == AUTO else math.inf,  # a precision that is asked for is given
+        )
         rivals = {one.engine for one in comparison.measurements} - set(comparison.left_out)
         if not comparison.engine.endswith(_INT8) and any(name.endswith(_INT8) for name in rivals):
-            told(f"int8 is not taken: {comparison.engine} in float32 is faster here")
+            taken = proved[0]
+            told(f"int8 is not taken: {taken.engine} in {_SPELLED[taken.precision]} is faster here")
         for path in candidates[comparison.engine].folder.iterdir():
             shutil.move(path, folder / path.name)
     return proved
@@ -208,6 +222,7 @@ def _take_fastest(
     *,
     images: ProofImages,
     allow_drift: bool,
+    max_loss: float,
 ) -> tuple[Comparison, Proved]:
     """The fastest candidate that agrees with the model, and its proof; faster ones that do not are told of."""
     left_out = dict(comparison.left_out)
@@ -219,6 +234,12 @@ def _take_fastest(
             certificate = prove(chosen.folder, record, trained, images=images)
             if not certificate.agrees and not allow_drift:
                 raise ValueError(certificate.complaint())
+            if record.precision != "fp32" and certificate.lost > max_loss and not allow_drift:
+                measure = "top-1" if certificate.num_labels else "agreement with the model"
+                raise ValueError(
+                    f"{record.precision} loses {certificate.lost:.2f} points of {measure} on {len(images):,} images, and "
+                    f"{max_loss:g} are allowed (--max-loss)"
+                )
         except ValueError as error:
             if len(candidates) == 1:
                 raise
