@@ -57,7 +57,7 @@ class FoldedConvolution(FoldedResidual):
 
     torch is the fastest with linear layers on channels that lie last. Engines, for which it is recorded, are so with
     convolutions from one end of the branch to the other: they order the channels in blocks once, and add the biases
-    inside.
+    inside. They know layer norms of [batch, length, dim] only, and spell out others.
     """
 
     mix: ConvolutionMix
@@ -66,12 +66,13 @@ class FoldedConvolution(FoldedResidual):
         if not is_recorded():
             return super().forward(x, context)
         mix, squeeze_excite = self.mix, self.mix.squeeze_excite
-        maps = self.norm(x).permute(0, 3, 1, 2)
+        tokens = x.flatten(1, 2)
+        maps = self.norm(tokens).view(x.shape).permute(0, 3, 1, 2)
         maps = mix.activation(convolve(maps, mix.expand))
         maps = mix.activation(mix.spatial(maps))
         squeezed = functional.relu(convolve(maps.mean(dim=(2, 3), keepdim=True), squeeze_excite.reduce))
         maps = convolve(maps * torch.sigmoid(convolve(squeezed, squeeze_excite.expand)), mix.contract)
-        return x + maps.permute(0, 2, 3, 1)
+        return (tokens + maps.permute(0, 2, 3, 1).flatten(1, 2)).view(x.shape)
 
 
 def convolve(maps: Tensor, layer: nn.Linear) -> Tensor:

@@ -67,13 +67,16 @@ def attend_recorded(query: Tensor, *, key: Tensor, value: Tensor, mixing: HeadMi
     """The form for graphs of models that are no longer trained: nothing passes over the maps but products and softmax.
 
     `mixing.before_weight` must hold the scale of the scores. The bias before the softmax changes nothing; the one after
-    it is added to the sums of values.
+    it is added to the sums of values. Products are of three axes: those of four are recorded with copies around them.
     """
     mixing = mixing.to(query.dtype)
-    scores = query @ key.transpose(-2, -1)
-    scores = (mixing.before_weight @ scores.flatten(2)).view(scores.shape)
-    attention = (mixing.after_weight @ scores.softmax(dim=-1).flatten(2)).view(scores.shape)
-    return attention @ value + (value.sum(dim=2) * mixing.after_bias[:, None])[:, :, None]
+    batch, heads, length, head_dim = query.shape
+    before, after = (each.expand(batch, -1, -1) for each in (mixing.before_weight, mixing.after_weight))
+    scores = torch.bmm(query.flatten(0, 1), key.flatten(0, 1).transpose(1, 2)).view(batch, heads, -1)
+    attention = torch.bmm(before, scores).view(batch * heads, length, -1).softmax(dim=-1)
+    attention = torch.bmm(after, attention.view(batch, heads, -1)).view(batch * heads, length, -1)
+    sums = torch.bmm(attention, value.flatten(0, 1)).view(batch, heads, length, head_dim)
+    return sums + (value.sum(dim=2) * mixing.after_bias[:, None])[:, :, None]
 
 
 def attend_fused(query: Tensor, *, key: Tensor, value: Tensor, mixing: HeadMixing) -> Tensor:
