@@ -63,17 +63,41 @@ def test_folded_outputs_are_equal(name: str, settings: dict[str, object]) -> Non
 
 
 @pytest.mark.parametrize(
-    ("name", "norm", "count"),  # expand, spatial, squeeze-excite's two, contract; the product of patches
-    [("patchconvnet_s20", "layer", 5), ("patchconvnet_s20", "batch", 5), ("resmlp_s12", "affine", 1)],
+    ("name", "settings", "operation", "in_block", "in_last"),
+    [
+        ("patchconvnet_s20", {"norm": "layer"}, "aten.conv", 5, 5),  # expand, spatial, squeeze-excite's two, contract
+        ("patchconvnet_s20", {"norm": "batch"}, "aten.conv", 5, 5),
+        ("resmlp_s12", {}, "aten.matmul", 1, 1),  # the product of patches, with a matrix that is not copied
+        ("deit_tiny", {}, "aten.linear", 6, 4),  # queries, keys, values; of the last block's class token queries alone
+    ],
 )
-def test_for_engines_layers_are_convolutions_with_the_same_answers(name: str, norm: str, count: int) -> None:
-    model = randomize(small_model(name, norm=norm)).eval()
+def test_engines_are_given_the_operations_they_are_fast_in_with_the_same_answers(
+    name: str, settings: dict[str, str], operation: str, in_block: int, in_last: int
+) -> None:
+    model = randomize(small_model(name, **settings)).eval()
     images = images_for(model)
     program = torch.export.export(vitrail.fold(model), (images,))
     with torch.no_grad():
         torch.testing.assert_close(program.module()(images), model(images), rtol=1e-4, atol=1e-4)
-    convolutions = [node for node in program.graph.nodes if "aten.conv" in str(node.target)]
-    assert len(convolutions) >= count * len(list(model.get_submodule("blocks").children()))
+    layers = model.get_submodule("blocks")
+    inside = [node for node in program.graph.nodes if operation in str(node.target) and is_of(node, "blocks")]
+    assert len(inside) == in_block * (len(list(layers.children())) - 1) + in_last
+
+
+def is_of(node: torch.fx.Node, part: str) -> bool:
+    """Whether an operation of a recorded graph is done by a part of the model."""
+    return any(f"{part}." in path for path, _ in node.meta["nn_module_stack"].values())
+
+
+def test_the_last_layer_of_a_folded_resmlp_sees_the_average_alone() -> None:
+    model = randomize(small_model("resmlp_s12")).eval()
+    folded, images = vitrail.fold(model), images_for(model)
+    seen: list[torch.Tensor] = []
+    last = list(folded.get_submodule("blocks").children())[-1].get_submodule("feed_forward.mix.contract")
+    last.register_forward_hook(lambda layer, inputs, output: seen.append(inputs[0]))
+    with torch.no_grad():
+        torch.testing.assert_close(folded.summarize(images), model.summarize(images), rtol=1e-4, atol=1e-4)
+    assert seen[0].shape[:2] == (len(images), 1)
 
 
 def test_the_model_itself_is_left_alone() -> None:

@@ -13,6 +13,8 @@ from vitrail.layers.talking_heads import prefers_whole
 from vitrail.layers.talking_heads_forms import HeadMixing, attend_recorded, attend_whole
 from vitrail.models.contract import Features, Model
 
+FEW_QUERIES = 64  # attention with up to so many queries (tokens x heads) projects these rather than the patches
+
 
 def add_to(x: Tensor, update: Tensor) -> Tensor:
     """x + update, in the memory of the update where autocast has not changed its type."""
@@ -50,6 +52,15 @@ class FoldedResidual(nn.Module):
         if isinstance(self.mix, FoldedFeedForward):
             return add_product(x, self.mix.hidden(self.norm(x)), self.mix.contract)
         return add_to(x, self.mix(self.norm(x)))
+
+    def average(self, x: Tensor) -> Tensor:
+        """The mean of what comes out over the patches, [batch, 1, dim], of a feed-forward network.
+
+        Its second layer is linear: it needs to see the mean of the hidden units only.
+        """
+        assert isinstance(self.mix, FoldedFeedForward)
+        hidden = self.mix.hidden(self.norm(x)).mean(dim=1, keepdim=True)
+        return x.mean(dim=1, keepdim=True) + self.mix.contract(hidden)
 
 
 class FoldedConvolution(FoldedResidual):
@@ -98,6 +109,55 @@ class FoldedFeedForward(nn.Module):
         return torch.ops.aten.gelu_(hidden) if isinstance(self.activation, nn.GELU) else self.activation(hidden)
 
 
+class FoldedSelfAttention(SelfAttention):
+    """Self-attention as it is the fastest where nothing is learnt.
+
+    Engines, for which it is recorded, copy queries, keys and values out of a product that gives all three, and scale
+    the queries: they get a product for each, and the scale in its weights. Few tokens that ask in the last block have
+    the projections of keys and values moved to their side.
+    """
+
+    def __init__(self, attention: SelfAttention) -> None:
+        nn.Module.__init__(self)
+        self.num_heads, self.before_proj = attention.num_heads, attention.before_proj
+        self.qkv, self.proj = attention.qkv, attention.proj
+
+    def gather(self, tokens: Tensor, context: Tensor | None = None) -> Tensor:
+        if context is None and is_recorded() and tokens.device.type == "cpu":
+            query, key, value = (
+                split_heads(functional.linear(tokens, weight, bias), self.num_heads)
+                for weight, bias in zip(self.weights(), self.biases(), strict=True)
+            )
+            return join_heads(functional.scaled_dot_product_attention(query, key, value, scale=1.0))
+        if context is None or tokens.shape[1] * self.num_heads > FEW_QUERIES:
+            return super().gather(tokens, context)
+        query_weight, key_weight, value_weight = self.weights()
+        query_bias, _, value_bias = self.biases()
+        found = attend_from_few(
+            split_heads(functional.linear(tokens, query_weight, query_bias), self.num_heads),
+            key=key_weight.unflatten(0, (self.num_heads, -1)),
+            value=value_weight.unflatten(0, (self.num_heads, -1)).transpose(1, 2),
+            patches=context,
+            tokens=tokens,
+        )
+        return found + value_bias
+
+    def weights(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The weights of queries, with the scale of the scores, of keys and of values."""
+        query, key, value = self.qkv.weight.chunk(3)
+        return query * self.scale, key, value
+
+    def biases(self) -> tuple[Tensor, None, Tensor]:
+        """Their biases; that of the keys drops out of the softmax."""
+        query, _, value = self.qkv.bias.chunk(3)
+        return query * self.scale, None, value
+
+    @property
+    def scale(self) -> float:
+        """The scale of the scores."""
+        return float((self.proj.in_features // self.num_heads) ** -0.5)
+
+
 class FoldedTalkingHeads(TalkingHeadsAttention):
     """Self-attention with talking heads, in the form that is the fastest where nothing is learnt."""
 
@@ -141,8 +201,8 @@ class FoldedCrossPatch(nn.Module):
         self.register_buffer("shift", shift)
 
     def forward(self, x: Tensor, context: Tensor | None = None) -> Tensor:
-        if is_recorded():  # as a convolution engines lay the matrix out once, and scale and add inside
-            return x + functional.conv1d(self.norm(x), self.weight[:, :, None]) * self.scale + self.shift
+        if is_recorded():  # engines have products of one matrix and many; a copy of it for each would be stored
+            return x + torch.matmul(self.weight, self.norm(x) * self.scale) + self.shift
         weight = self.weight.expand(x.shape[0], -1, -1)
         return add_to(x + self.shift, torch.bmm(weight, self.norm(x) * self.scale))
 
@@ -150,8 +210,8 @@ class FoldedCrossPatch(nn.Module):
 class FoldedClassAttention(nn.Module):
     """Class-attention that projects no patch: with few queries it is cheaper to move the projections to their side.
 
-    q . (W_k x) = (W_k^T q) . x, and the weighted sum of W_v x is W_v times the weighted sum of x. The bias of the keys
-    adds the same to every score of a query and drops out of the softmax; that of the values is added once.
+    The bias of the keys adds the same to every score of a query and drops out of the softmax; that of the values is
+    added once.
     """
 
     key: Tensor  # [heads, head_dim, dim]
@@ -169,17 +229,27 @@ class FoldedClassAttention(nn.Module):
         self.proj = proj  # absorbed the bias of the values
 
     def forward(self, tokens: Tensor, patches: Tensor) -> Tensor:
-        batch, num_tokens, dim = tokens.shape
-        query = torch.matmul(split_heads(self.query(tokens), self.num_heads), self.key).flatten(1, 2)
-        scores = torch.bmm(query, patches.transpose(1, 2))  # [batch, heads * tokens, length]
-        if self.class_in_keys:
-            scores = torch.cat([torch.bmm(query, tokens.transpose(1, 2)), scores], dim=2)
-        weights = scores.softmax(dim=2)
-        pooled = torch.bmm(weights[:, :, -patches.shape[1] :], patches)
-        if self.class_in_keys:
-            pooled = torch.baddbmm(pooled, weights[:, :, :num_tokens], tokens)
-        pooled = pooled.view(batch, self.num_heads, num_tokens, dim)
-        return self.proj(join_heads(torch.matmul(pooled, self.value)))
+        query = split_heads(self.query(tokens), self.num_heads)
+        seen = tokens if self.class_in_keys else None
+        return self.proj(attend_from_few(query, key=self.key, value=self.value, patches=patches, tokens=seen))
+
+
+def attend_from_few(query: Tensor, *, key: Tensor, value: Tensor, patches: Tensor, tokens: Tensor | None) -> Tensor:
+    """Attention from scaled queries [batch, heads, few, head_dim] to patches, and tokens, that nothing projects.
+
+    `key` [heads, head_dim, dim] and `value` [heads, dim, head_dim] are moved to the side of the queries:
+    q . (W_k x) = (W_k^T q) . x, and the weighted sum of W_v x is W_v times the weighted sum of x.
+    """
+    batch, heads, num_queries, _ = query.shape
+    moved = torch.matmul(query, key).flatten(1, 2)
+    scores = torch.bmm(moved, patches.transpose(1, 2))  # [batch, heads * queries, length]
+    if tokens is not None:
+        scores = torch.cat([torch.bmm(moved, tokens.transpose(1, 2)), scores], dim=2)
+    weights = scores.softmax(dim=2)
+    pooled = torch.bmm(weights[:, :, -patches.shape[1] :], patches)
+    if tokens is not None:
+        pooled = torch.baddbmm(pooled, weights[:, :, : tokens.shape[1]], tokens)
+    return join_heads(torch.matmul(pooled.view(batch, heads, num_queries, -1), value))
 
 
 class FoldedBranch(nn.Module):

@@ -6,12 +6,14 @@ import torch
 from torch import Tensor, nn
 
 from vitrail.inference.folded_layers import (
+    FEW_QUERIES,
     FoldedBranch,
     FoldedClassAttention,
     FoldedConvolution,
     FoldedCrossPatch,
     FoldedFeedForward,
     FoldedResidual,
+    FoldedSelfAttention,
     FoldedTalkingHeads,
     InFloat32,
     linear,
@@ -27,7 +29,6 @@ from vitrail.layers.residual import Branch, LayerScale, Residual, ScalarBias, Sc
 from vitrail.models.contract import Model
 
 FOLDABLE = (SelfAttention, ClassAttention, FeedForward, CrossPatchLinear, ConvolutionMix)
-FEW_QUERIES = 64  # class-attention with up to so many queries (tokens x heads) projects these rather than the patches
 
 
 def fold(model: Model) -> Model:
@@ -123,7 +124,7 @@ def fold_branch(branch: Branch, *, num_tokens: int) -> tuple[nn.Module, nn.Modul
         mix.qkv = absorb_before(mix.qkv, weight, shift)
         mix.proj = absorb_after(absorb_before(mix.proj, None, bias), scale)
         mix.before_proj = nn.Identity()
-        return norm, FoldedTalkingHeads(mix) if isinstance(mix, TalkingHeadsAttention) else mix
+        return norm, FoldedTalkingHeads(mix) if isinstance(mix, TalkingHeadsAttention) else FoldedSelfAttention(mix)
     if isinstance(mix, ClassAttention):
         absorb_around_class_attention(mix, weight=weight, shift=shift, scale=scale)
         return norm, move_projections(mix) if num_tokens * mix.num_heads <= FEW_QUERIES else mix
@@ -244,11 +245,11 @@ def join_mixes(mixes: list[nn.Module]) -> nn.Module | None:
             contract=sum_inputs([mix.contract for mix in feed_forwards]),
             activation=feed_forwards[0].activation,
         )
-    attentions = [mix for mix in mixes if type(mix) is SelfAttention]  # heads that talk must stay among themselves
+    attentions = [mix for mix in mixes if isinstance(mix, FoldedSelfAttention)]
     return join_attentions(attentions) if len(attentions) == len(mixes) else None
 
 
-def join_attentions(attentions: list[SelfAttention]) -> SelfAttention:
+def join_attentions(attentions: list[FoldedSelfAttention]) -> FoldedSelfAttention:
     weights = [attention.qkv.weight.chunk(3) for attention in attentions]
     biases = [attention.qkv.bias.chunk(3) for attention in attentions]
     joined = attentions[0]

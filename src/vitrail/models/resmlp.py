@@ -148,3 +148,18 @@ class ResMLP(Backbone):
         normed = self.norm(x)
         summary = normed.mean(dim=1, keepdim=True) if self.class_stage is None else self.norm(self.class_stage(x))
         return Features(summary, to_maps(normed, grid), tuple(maps[level] for level in wanted))
+
+    def summarize(self, images: Tensor) -> Tensor:
+        """The summary token of `features`; the last layer of a folded model computes the average of patches only."""
+        config = self.config
+        is_plain = (config.norm, config.pool, config.communication) == ("affine", "average", "linear")
+        if not self.is_folded or not is_plain or config.post_norm:
+            return super().summarize(images)
+        x = self.stem_patches(images).flatten(2).transpose(1, 2)
+        if self.positions is not None:
+            x = x + self.positions.for_grid(self.grid)
+        *blocks, last = self.blocks
+        for block in blocks:
+            x = block(x)
+        average: Tensor = last.feed_forward.average(last.communication(x))
+        return self.norm(average)
