@@ -41,7 +41,7 @@ class Contender:
 
     def open(self) -> Engine:
         """Its engine, which computes a batch as it is told to."""
-        way = {"threads": self.threads, "lanes": self.lanes, "part": None}
+        way = {"threads": self.threads, "lanes": self.lanes, "part": None if self.lanes == 1 else _FEW_BESIDE}
         return open_engine(self.folder, self.record.model_copy(update=way))
 
     def ways(self, batch: int) -> list[Way]:

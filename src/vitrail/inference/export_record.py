@@ -39,6 +39,12 @@ class InputEntry(_Frozen):
     crop_ratio: float = Field(gt=0.0, le=1.0)  # of the resizing, which is left to whoever asks
     interpolation: str
 
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """The shape of one image."""
+        sides = (self.height, self.width)
+        return (self.channels, *sides) if self.layout == "nchw" else (*sides, self.channels)
+
 
 class ModelSummary(_Frozen):
     """The model that was exported."""

@@ -15,6 +15,7 @@ Layout = Literal["nchw", "nhwc"]
 LAYOUTS: tuple[Layout, ...] = ("nchw", "nhwc")
 PRECISIONS = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 INPUT = "images"  # name of what goes in
+EMBEDDING = "embedding"  # name of what galleries and probes read
 
 
 class WholeModel(nn.Module):

@@ -3,7 +3,7 @@
 import queue
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,15 +13,44 @@ from torch import Tensor
 
 from vitrail.inference.engines.contract import Engine
 from vitrail.inference.export_record import ExportRecord
-from vitrail.inference.whole_model import INPUT, Draft
+from vitrail.inference.whole_model import EMBEDDING, INPUT, Draft
 from vitrail.layers.bfloat16 import has_native_bfloat16
 
 FILES = ("model.xml", "model.bin")
+_ANY = None  # size of batches that a graph is compiled for: whichever they have
 _METADATA = "vitrail"  # the group of runtime information that holds what the file says of itself
 
 
-class OpenVinoEngine(Engine):
+class Graph:
     """A model that OpenVINO has compiled for the CPU; each call has a request of its own."""
+
+    def __init__(self, compiled: Any) -> None:
+        self.compiled = compiled
+        self._free: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    def __call__(self, images: Tensor) -> list[Tensor]:
+        """The outputs for a batch, in their order."""
+        try:
+            request = self._free.get_nowait()
+        except queue.Empty:
+            request = self.compiled.create_infer_request()
+        try:
+            request.infer([images.contiguous().numpy()], share_inputs=True)
+            # A request answers into memory of its own, which the next call writes over.
+            return [
+                torch.from_numpy(request.get_output_tensor(place).data.copy())
+                for place in range(len(self.compiled.outputs))
+            ]
+        finally:
+            self._free.put(request)
+
+
+class OpenVinoEngine(Engine):
+    """A model as a graph for batches of any size, and once more as one for single images.
+
+    What a graph is compiled for one size it computes faster: OpenVINO then knows the shape of every tensor, and leaves
+    copies out. Parts that are computed side by side have a graph for their size alone.
+    """
 
     name = "openvino"
     has_int8 = has_lanes = True
@@ -36,14 +65,15 @@ class OpenVinoEngine(Engine):
     def dtype_for(cls, precision: str) -> torch.dtype:
         return torch.float32  # the file or the hint says the rest
 
-    def __init__(self, compiled: Any, *, outputs: Sequence[str]) -> None:
-        self.compiled, self.outputs = compiled, list(outputs)
-        self._free: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    def __init__(self, graphs: Mapping[int | None, Graph], *, outputs: Sequence[str]) -> None:
+        self.graphs, self.outputs = dict(graphs), list(outputs)
 
     @classmethod
     def write(cls, draft: Draft, folder: Path) -> tuple[str, ...]:
         openvino = import_openvino()
         model = convert(draft)
+        if draft.precision == "bf16":
+            end_in_products(model)
         for key, text in draft.metadata.items():
             model.set_rt_info(text, [_METADATA, key])
         openvino.save_model(model, str(folder / FILES[0]), compress_to_fp16=draft.precision == "fp16")
@@ -51,21 +81,31 @@ class OpenVinoEngine(Engine):
 
     @classmethod
     def open(cls, folder: Path, record: ExportRecord, *, threads: int | None = None) -> "OpenVinoEngine":
-        return cls._open(folder, record, threads=threads)
+        sizes = (_ANY,) if record.input.multiple is not None else (_ANY, 1)
+        return cls._open(folder, record, sizes=sizes, threads=threads)
 
     @classmethod
     def open_lanes(cls, folder: Path, record: ExportRecord, *, lanes: int) -> "OpenVinoEngine":
-        return cls._open(folder, record, threads=lanes, lanes=lanes)
+        size = _ANY if record.input.multiple is not None else record.part
+        return cls._open(folder, record, sizes=(size,), threads=lanes, lanes=lanes)
 
     @classmethod
-    def _open(cls, folder: Path, record: ExportRecord, *, threads: int | None, lanes: int = 1) -> "OpenVinoEngine":
+    def _open(
+        cls, folder: Path, record: ExportRecord, *, sizes: Sequence[int | None], threads: int | None, lanes: int = 1
+    ) -> "OpenVinoEngine":
         path = folder / next(iter(record.files))
         try:
-            compiled = compile_model(str(path), threads=threads, precision=record.precision, lanes=lanes)
-            return cls(compiled, outputs=list(record.outputs))
+            graphs = {}
+            for size in sizes:
+                model = only_core().read_model(str(path))
+                if size is not _ANY:
+                    model.reshape({INPUT: [size, *record.input.shape]})
+                compiled = compile_model(model, threads=threads, precision=record.precision, lanes=lanes)
+                graphs[size] = Graph(compiled)
         except RuntimeError as error:
             reason = " ".join(str(error).split())[:200]
             raise ValueError(f"{path} can't be opened by OpenVINO ({reason}): export the model again") from None
+        return cls(graphs, outputs=list(record.outputs))
 
     @classmethod
     def rank_layers(cls, draft: Draft, folder: Path, pixels: Tensor) -> list[str]:
@@ -83,19 +123,14 @@ class OpenVinoEngine(Engine):
         return FILES
 
     def compute(self, images: Tensor) -> dict[str, Tensor]:
-        try:
-            request = self._free.get_nowait()
-        except queue.Empty:
-            request = self.compiled.create_infer_request()
-        try:
-            request.infer([images.contiguous().numpy()], share_inputs=True)
-            # A request answers into memory of its own, which the next call writes over.
-            return {
-                name: torch.from_numpy(request.get_output_tensor(place).data.copy())
-                for place, name in enumerate(self.outputs)
-            }
-        finally:
-            self._free.put(request)
+        count = len(images)
+        graph = self.graphs.get(count) or self.graphs.get(_ANY)
+        if graph is None:  # there is one alone, for larger batches: it is filled up
+            ((size, graph),) = self.graphs.items()
+            assert size is not None
+            images = torch.cat([images, images[:1].expand(size - count, -1, -1, -1)])
+        found = graph(images)
+        return {name: value[:count] for name, value in zip(self.outputs, found, strict=True)}
 
 
 def import_openvino() -> Any:
@@ -127,6 +162,29 @@ def convert(draft: Draft) -> Any:
     for output, name in zip(model.outputs, draft.outputs, strict=True):
         output.get_tensor().set_names({name})
     return model
+
+
+def end_in_products(model: Any) -> None:
+    """Let embeddings pass a product with the identity, which changes nothing but how they are computed.
+
+    What follows the last product of a graph OpenVINO computes in float32, to be exact. An embedding is a norm of the
+    sum of all residual layers: behind it all of them would be added in float32, with a change of type around each.
+    """
+    import numpy as np
+
+    import_openvino()
+    from openvino import opset13
+
+    for result in model.get_results():
+        tensor = result.input_value(0)
+        names, shape = tensor.get_names(), tensor.get_partial_shape()
+        if EMBEDDING in names and len(shape) == 2:
+            identity = np.eye(shape[1].get_length(), dtype=np.float32)
+            product = opset13.matmul(tensor, identity, transpose_a=False, transpose_b=False).output(0)
+            tensor.get_tensor().set_names(set())
+            product.get_tensor().set_names(names)
+            result.input(0).replace_source_output(product)
+    model.validate_nodes_and_infer_types()
 
 
 def compile_model(model: Any, *, threads: int | None, precision: str = "fp32", lanes: int = 1) -> Any:
