@@ -15,7 +15,7 @@ from tiny_runs import run_in
 
 import vitrail
 from vitrail.cli import main
-from vitrail.inference.benchmarking import Measurement, choose_fastest, time_by_turns
+from vitrail.inference.benchmarking import Measurement, choose_fastest, speeds_by_turns, time_by_turns
 from vitrail.inference.certificate import TOLERANCES
 from vitrail.inference.engines.eager_engine import EagerEngine
 from vitrail.inference.engines.ways import Way
@@ -239,6 +239,13 @@ def test_who_is_far_behind_is_not_timed_to_the_end() -> None:
     assert len(times[1]) == 5
     assert len(times[0]) == len(times[2]) > 10  # what the others took is not theirs
     assert len(set(map(len, time_by_turns(asks, seconds=0.01).values()))) == 1
+
+
+def test_who_met_a_fast_machine_is_not_faster() -> None:
+    slowing = {0: [1.0, 1.0, 4.0, 4.0, 4.0], 1: [1.1, 1.1, 4.4, 4.4, 4.4], 2: [2.0, 2.0]}  # seconds of turns
+    speeds = speeds_by_turns(slowing, batch=8)
+    assert speeds[0] == pytest.approx(1.1 * speeds[1]) == pytest.approx(2.0 * speeds[2])
+    assert speeds_by_turns({}, batch=8) == {}
 
 
 def test_auto_leaves_out_engines_that_do_not_agree_or_fail(

@@ -57,7 +57,7 @@ class Measurement:
     engine: str
     threads: int  # of one call
     batch: int
-    images_per_second: float  # by the median call
+    images_per_second: float  # by the median call of the fastest, and by turns beside it
     p50_ms: float
     p99_ms: float
     num_calls: int
@@ -139,10 +139,11 @@ def compare_contenders(
         }
         told(f"{len(asks)} contenders, {batch} images at a time")
         failures: dict[int, Exception] = {}
-        found_times = time_by_turns(asks, seconds=seconds, patience=patience, failed=failures.__setitem__)
-        for number, times in found_times.items():
+        times = time_by_turns(asks, seconds=seconds, patience=patience, failed=failures.__setitem__)
+        for number, speed in speeds_by_turns(times, batch=batch).items():
             place, way = ways[number]
-            found.append(measurement_of(contenders[place].label, way=way, batch=batch, times=times))
+            label = contenders[place].label
+            found.append(measurement_of(label, way=way, batch=batch, times=times[number], speed=speed))
         for number, failure in failures.items():
             leave_out(contenders[ways[number][0]].label, failure)
     found = [one for one in found if one.engine not in left_out]
@@ -231,8 +232,25 @@ def time_by_turns(
     return times
 
 
-def measurement_of(engine: str, *, way: Way, batch: int, times: Sequence[float]) -> Measurement:
-    """What the seconds of some calls say."""
+def speeds_by_turns(times: Mapping[int, Sequence[float]], *, batch: int) -> dict[int, float]:
+    """Images a second of each: of the fastest by its median call, of others by the median of single turns beside it.
+
+    Calls of one turn meet the same machine, which other programs may hold up for longer than a turn.
+    """
+    if not times:
+        return {}
+    fastest = times[min(times, key=lambda place: statistics.median(times[place]))]
+    speed = batch / statistics.median(fastest)
+    return {
+        place: speed * statistics.median(best / own for best, own in zip(fastest, found, strict=False))
+        for place, found in times.items()
+    }
+
+
+def measurement_of(
+    engine: str, *, way: Way, batch: int, times: Sequence[float], speed: float | None = None
+) -> Measurement:
+    """What the seconds of some calls say; `speed` is images a second beside others, None: by the median call."""
     assert way.threads is not None, "a measurement knows its threads"
     median = statistics.median(times)
     ranked = sorted(times)
@@ -240,7 +258,7 @@ def measurement_of(engine: str, *, way: Way, batch: int, times: Sequence[float])
         engine=engine,
         threads=way.threads,
         batch=batch,
-        images_per_second=batch / median,
+        images_per_second=speed or batch / median,
         p50_ms=1e3 * median,
         p99_ms=1e3 * ranked[min(len(ranked) - 1, math.ceil(0.99 * len(ranked)) - 1)],
         num_calls=len(times),

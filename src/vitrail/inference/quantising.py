@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from vitrail.inference.benchmarking import Comparison, choose_fastest, time_by_turns
+from vitrail.inference.benchmarking import Comparison, choose_fastest, speeds_by_turns, time_by_turns
 from vitrail.inference.certificate import answer_all, reference_of
 from vitrail.inference.choosing import (
     BATCHES,
@@ -237,8 +237,8 @@ def _take_fastest(
             if record.precision != "fp32" and certificate.lost > max_loss and not allow_drift:
                 measure = "top-1" if certificate.num_labels else "agreement with the model"
                 raise ValueError(
-                    f"{record.precision} loses {certificate.lost:.2f} points of {measure} on {len(images):,} images, and "
-                    f"{max_loss:g} are allowed (--max-loss)"
+                    f"{record.precision} loses {certificate.lost:.2f} points of {measure} on {len(images):,} images, "
+                    f"and {max_loss:g} are allowed (--max-loss)"
                 )
         except ValueError as error:
             if len(candidates) == 1:
@@ -276,8 +276,8 @@ def _compare_speed(
     for batch in (1, 16):
         pixels = pixels_for(record, images, batch)
         asks = {place: partial(one.engine, pixels) for place, one in enumerate((original, model))}
-        times = time_by_turns(asks, seconds=_SECONDS)
-        before, after = (batch / statistics.median(times[place]) for place in (0, 1))
+        found = speeds_by_turns(time_by_turns(asks, seconds=_SECONDS), batch=batch)
+        before, after = found[0], found[1]
         speeds[f"batch_{batch}"] = {"before": before, "after": after}
         ratios.append(after / before)
     return {"images_per_second": speeds, "is_faster": statistics.geometric_mean(ratios) > 1.0}
