@@ -1,6 +1,5 @@
 """What OpenVINO computes: graphs of one size and of any, and the ends of graphs in bfloat16."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -70,8 +69,10 @@ def test_parts_side_by_side_are_filled_up(exported: Path, monkeypatch: pytest.Mo
             torch.testing.assert_close(value, wanted[name][:count], rtol=1e-4, atol=1e-5)
 
 
-def test_images_of_any_size_have_no_graph_for_one(trained: Trained, tmp_path: Path) -> None:
-    os.environ.setdefault("VITRAIL_CACHE", str(tmp_path / "cache"))
+def test_images_of_any_size_have_no_graph_for_one(
+    trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VITRAIL_CACHE", str(tmp_path / "cache"))
     folder = export(trained, tmp_path / "out", dynamic_size=True)
     engine = open_engine(folder, read_record(folder))
     assert isinstance(engine, OpenVinoEngine)
