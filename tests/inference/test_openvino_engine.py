@@ -1,4 +1,4 @@
-"""What OpenVINO computes: graphs of one size and of any, and the ends of graphs in bfloat16."""
+"""What OpenVINO computes: graphs of one size and of any, and what is rewritten for bfloat16."""
 
 from pathlib import Path
 
@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 import vitrail
 from vitrail.inference.engines import open_engine
-from vitrail.inference.engines.openvino_engine import OpenVinoEngine, compile_model, convert, end_in_products
+from vitrail.inference.engines.openvino_bf16 import prepare_for_bfloat16
+from vitrail.inference.engines.openvino_engine import OpenVinoEngine, compile_model, convert
 from vitrail.inference.export_record import read_record
 from vitrail.inference.exporting import ExportSettings, export_trained, make_draft
 from vitrail.inference.proof_images import ProofImages
@@ -83,7 +84,7 @@ def test_images_of_any_size_have_no_graph_for_one(
 def test_embeddings_end_in_a_product_that_changes_nothing(trained: Trained) -> None:
     draft = make_draft(trained, ExportSettings(engine="openvino"))
     plain, ended = convert(draft), convert(draft)
-    end_in_products(ended)
+    prepare_for_bfloat16(ended)
     kinds = [
         [output.get_node().input_value(0).get_node().get_type_name() for output in one.outputs]
         for one in (plain, ended)
@@ -95,3 +96,31 @@ def test_embeddings_end_in_a_product_that_changes_nothing(trained: Trained) -> N
         torch.testing.assert_close(
             torch.from_numpy(answers[1][name]), torch.from_numpy(answers[0][name]), rtol=1e-5, atol=1e-6
         )
+
+
+def test_the_matrix_of_resmlp_becomes_a_convolution_with_the_same_answers() -> None:
+    torch.manual_seed(0)
+    model = vitrail.create_model("resmlp_s12", image_size=48, patch_size=8, dim=16, depth=2, num_classes=5)
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.2)
+    draft = make_draft(make_trained(model.eval(), None, label="tiny"), ExportSettings(engine="openvino"))
+    plain, rewritten = convert(draft), convert(draft)
+    prepare_for_bfloat16(rewritten)
+    counts = [
+        [node.get_type_name() for node in one.get_ordered_ops()].count("Convolution") for one in (plain, rewritten)
+    ]
+    assert counts == [1, 1 + 2]  # the stem; and a layer of each block
+    answers = [compile_model(one, threads=1)([noise(3, side=48).numpy()]) for one in (plain, rewritten)]
+    for name in ("logits", "embedding"):
+        torch.testing.assert_close(
+            torch.from_numpy(answers[1][name]), torch.from_numpy(answers[0][name]), rtol=1e-4, atol=1e-5
+        )
+
+
+def test_products_with_a_row_for_each_head_stay_products() -> None:
+    torch.manual_seed(0)
+    model = vitrail.create_model("cait_xxs24", image_size=32, patch_size=8, dim=16, depth=2, num_heads=2)
+    draft = make_draft(make_trained(model.eval(), None, label="tiny"), ExportSettings(engine="openvino"))
+    rewritten = convert(draft)
+    prepare_for_bfloat16(rewritten)
+    assert [node.get_type_name() for node in rewritten.get_ordered_ops()].count("Convolution") == 1

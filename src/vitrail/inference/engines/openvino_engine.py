@@ -13,7 +13,7 @@ from torch import Tensor
 
 from vitrail.inference.engines.contract import Engine
 from vitrail.inference.export_record import ExportRecord
-from vitrail.inference.whole_model import EMBEDDING, INPUT, Draft
+from vitrail.inference.whole_model import INPUT, Draft
 from vitrail.layers.bfloat16 import has_native_bfloat16
 
 FILES = ("model.xml", "model.bin")
@@ -73,7 +73,9 @@ class OpenVinoEngine(Engine):
         openvino = import_openvino()
         model = convert(draft)
         if draft.precision == "bf16":
-            end_in_products(model)
+            from vitrail.inference.engines.openvino_bf16 import prepare_for_bfloat16
+
+            prepare_for_bfloat16(model)
         for key, text in draft.metadata.items():
             model.set_rt_info(text, [_METADATA, key])
         openvino.save_model(model, str(folder / FILES[0]), compress_to_fp16=draft.precision == "fp16")
@@ -162,29 +164,6 @@ def convert(draft: Draft) -> Any:
     for output, name in zip(model.outputs, draft.outputs, strict=True):
         output.get_tensor().set_names({name})
     return model
-
-
-def end_in_products(model: Any) -> None:
-    """Let embeddings pass a product with the identity, which changes nothing but how they are computed.
-
-    What follows the last product of a graph OpenVINO computes in float32, to be exact. An embedding is a norm of the
-    sum of all residual layers: behind it all of them would be added in float32, with a change of type around each.
-    """
-    import numpy as np
-
-    import_openvino()
-    from openvino import opset13
-
-    for result in model.get_results():
-        tensor = result.input_value(0)
-        names, shape = tensor.get_names(), tensor.get_partial_shape()
-        if EMBEDDING in names and len(shape) == 2:
-            identity = np.eye(shape[1].get_length(), dtype=np.float32)
-            product = opset13.matmul(tensor, identity, transpose_a=False, transpose_b=False).output(0)
-            tensor.get_tensor().set_names(set())
-            product.get_tensor().set_names(names)
-            result.input(0).replace_source_output(product)
-    model.validate_nodes_and_infer_types()
 
 
 def compile_model(model: Any, *, threads: int | None, precision: str = "fp32", lanes: int = 1) -> Any:
