@@ -1,6 +1,6 @@
 """The model of benchmarks/serving.py in LitServe, by its own way: decode, batch, predict, unbatch, encode.
 
-python benchmarks/litserve_model.py MODEL PORT MAX_BATCH SECONDS_OF_WAITING
+python benchmarks/litserve_model.py SOURCE PORT MAX_BATCH SECONDS_OF_WAITING
 """
 
 import base64
@@ -12,7 +12,7 @@ import torch
 
 from vitrail.data.decode import open_image
 from vitrail.evaluation.predict import autocast, choose_precision
-from vitrail.inference.folding import fold
+from vitrail.inference.folding import as_folded
 from vitrail.inference.trained import Trained, load_trained
 
 CPU = torch.device("cpu")
@@ -20,16 +20,16 @@ Found = tuple[list[float], list[int]]  # probabilities and classes
 
 
 class VitrailApi(litserve.LitAPI):
-    """A folded model of vitrail with random weights."""
+    """A folded model of vitrail, or one that an engine computes."""
 
-    model_name = "deit_tiny"
+    source = "deit_tiny init=random"
     trained: Trained
     model: torch.nn.Module
 
     def setup(self, device: str) -> None:
         """Load the model, in the process that computes."""
-        self.trained = load_trained(f"{self.model_name} init=random")
-        self.model = fold(self.trained.model)
+        self.trained = load_trained(self.source)
+        self.model = as_folded(self.trained.model)
 
     def decode_request(self, request: dict[str, Any]) -> torch.Tensor:
         """The picture that the model sees."""
@@ -60,8 +60,8 @@ class VitrailApi(litserve.LitAPI):
 
 
 if __name__ == "__main__":
-    name, port, max_batch, seconds = sys.argv[1:]
+    source, port, max_batch, seconds = sys.argv[1:]
     api = VitrailApi(max_batch_size=int(max_batch), batch_timeout=float(seconds) if int(max_batch) > 1 else 0.0)
-    api.model_name = name
+    api.source = source
     server = litserve.LitServer(api, accelerator="cpu", timeout=120)
     server.run(host="127.0.0.1", port=int(port), num_api_servers=1, generate_client_file=False, log_level="error")

@@ -2,11 +2,13 @@
 
 python benchmarks/serving.py [--model deit_tiny] [--clients 1,8,64] [--seconds 8] [--rounds 3] [--max-requests 5000]
 
-All servers answer the same requests on a loopback port: an image in base64 as JSON, decoded, resized and computed by
-the same code of vitrail. Each server runs alone, in turns, and is asked by clients that wait for each answer. A number
-of clients is measured for so many seconds, or until there are that many requests. With the defaults twelve servers
-are started one after the other, and clients ask for 288 seconds in all. At the end the model is computed without a
-server, one image on each core and in batches: more than it gains there, no server can gain by batches.
+The model is a name, which gets random weights, or the folder of a run or of an export. All servers answer the same
+requests on a loopback port: an image in base64 as JSON, decoded, resized and computed by the same code of vitrail. Each
+server runs alone, in turns, and is asked by clients that wait for each answer. A number of clients is measured for so
+many seconds, or until there are that many requests. With the defaults twelve servers are started one after the other,
+and clients ask for 288 seconds in all. At the end the model is computed without a server, one image on each core (by an
+engine, which divides an image among the cores, one by one) and in batches: more than it gains there, no server can gain
+by batches.
 """
 
 import argparse
@@ -56,7 +58,7 @@ SERVERS = {
 def main() -> None:
     """Measure all, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="deit_tiny", help="a name, with random weights")
+    parser.add_argument("--model", default="deit_tiny", help="a name, with random weights, or a folder")
     parser.add_argument("--clients", default="1,8,64")
     parser.add_argument("--seconds", type=float, default=8.0)
     parser.add_argument("--rounds", type=int, default=3)
@@ -94,7 +96,7 @@ def note(measured: Measured, times: list[float], *, seconds: float, failed: int)
 
 def show(found: dict[tuple[str, int], Measured], *, counts: list[int], servers: list[str], model: str) -> None:
     """A table of medians over the rounds."""
-    print(f"{model}, 224 px, {machine()}")
+    print(f"{Path(model).name}, {machine()}")
     print("\n| clients | server | requests/s | p50 ms | p99 ms | failed |\n|---|---|---|---|---|---|")
     for count in counts:
         for name in servers:
@@ -120,9 +122,9 @@ def measure_gain(name: str) -> None:
     from vitrail.inference.trained import load_trained
     from vitrail.serving.served_model import ServedModel
 
-    model = ServedModel(name, load_trained(f"{name} init=random"), device=torch.device("cpu"))
+    model = ServedModel(name, load_trained(" ".join(words_of(name))), device=torch.device("cpu"))
     pictures = [model.trained.view(open_image(PICTURE.read_bytes()))] * MAX_BATCH
-    num_lanes = torch.get_num_threads()
+    num_lanes = torch.get_num_threads() if model.may_part else 1
     with Lanes(num_lanes) as lanes:
 
         def compute(size: int) -> object:
@@ -130,8 +132,14 @@ def measure_gain(name: str) -> None:
             return list(lanes.map(model.compute_logits, parts))
 
         single, batch = best_times(lambda: compute(1), lambda: compute(max(1, MAX_BATCH // num_lanes)), rounds=10)
-    speeds = f"{MAX_BATCH / single:.1f} images/s one on each core, {MAX_BATCH / batch:.1f} in batches of {MAX_BATCH}"
+    alone = "one on each core" if model.may_part else "one by one"
+    speeds = f"{MAX_BATCH / single:.1f} images/s {alone}, {MAX_BATCH / batch:.1f} in batches of {MAX_BATCH}"
     print(f"the model without a server: {speeds}: a gain of {single / batch:.2f}x")
+
+
+def words_of(model: str) -> list[str]:
+    """A model as `vitrail serve` takes it: a folder as it is, a name with random weights."""
+    return [model] if Path(model.rpartition("=")[2]).exists() else [model, "init=random"]
 
 
 def make_request(path: str) -> bytes:
@@ -190,12 +198,12 @@ def serving(kind: str, model: str, *, max_batch: int) -> Iterator[tuple[int, str
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
     if kind == "vitrail":
-        command = [sys.executable, "-m", "vitrail", "serve", f"model={model}", "init=random", "--port", str(port)]
+        command = [sys.executable, "-m", "vitrail", "serve", *words_of(f"model={model}"), "--port", str(port)]
         command += ["--max-batch", str(max_batch), "--batch-wait", str(1000 * BATCH_WAIT), "--max-queue", "1000"]
         health, path = "/v2/health/ready", "/v1/models/model/predict"
     else:
         script = Path(__file__).with_name("litserve_model.py")
-        command = [sys.executable, str(script), model, str(port), str(max_batch), str(BATCH_WAIT)]
+        command = [sys.executable, str(script), " ".join(words_of(model)), str(port), str(max_batch), str(BATCH_WAIT)]
         health, path = "/health", "/predict"
     with tempfile.TemporaryFile() as said:
         process = subprocess.Popen(
