@@ -13,7 +13,7 @@ _MANY_ROWS = 32  # of a matrix: CaiT's, of a row for each head, are faster as pr
 def prepare_for_bfloat16(model: Any) -> None:
     """Rewrite a graph so that more of it is computed in bfloat16; what it answers is the same."""
     end_in_products(model)
-    mix_by_convolutions(model)
+    free_matrices(model)
     model.validate_nodes_and_infer_types()
 
 
@@ -35,27 +35,38 @@ def end_in_products(model: Any) -> None:
             result.input(0).replace_source_output(product)
 
 
-def mix_by_convolutions(model: Any) -> None:
-    """Write the product of ResMLP's matrix and the patches as a convolution whose channels are the patches.
+def free_matrices(model: Any) -> None:
+    """Add a zero that depends on the images to the matrix that mixes ResMLP's patches.
 
-    A product whose first factor is constant OpenVINO computes in float32, with a change of type on both sides.
+    A product whose first factor is constant OpenVINO computes in float32, with a change of type on both sides; one of
+    two factors that it does not know before it computes in bfloat16.
     """
     opset = import_opset()
+    zero = None
     for node in model.get_ordered_ops():
-        if node.get_type_name() != "MatMul" or any(node.get_attributes().values()):  # something is transposed
+        weight = _find_matrix(node)
+        if weight is None:
             continue
-        matrix, patches = node.input_value(0).get_node(), node.input_value(1)
-        if matrix.get_type_name() == "Broadcast":  # to all images
-            matrix = matrix.input_value(0).get_node()
-        if matrix.get_type_name() != "Constant" or len(patches.get_partial_shape()) != 3:
-            continue
-        weight = matrix.get_data()
-        if weight.ndim != 2 or len(weight) < _MANY_ROWS:
-            continue
-        convolution = opset.convolution(
-            patches, weight[:, :, None], strides=[1], pads_begin=[0], pads_end=[0], dilations=[1]
-        )
-        node.output(0).replace(convolution.output(0))
+        if zero is None:
+            images = model.inputs[0]
+            one = np.ones(len(images.get_partial_shape()), dtype=np.int64)
+            byte = opset.slice(images, 0 * one, one, one)
+            smallest = opset.minimum(opset.convert(byte, "f32"), np.float32(0.0))  # no byte is below it
+            zero = opset.reshape(smallest, np.ones(2, dtype=np.int64), special_zero=False)
+        node.input(0).replace_source_output(opset.add(opset.constant(weight), zero).output(0))
+
+
+def _find_matrix(node: Any) -> np.ndarray | None:
+    """The constant matrix that a node multiplies patches with from the left; None where it is no such node."""
+    if node.get_type_name() != "MatMul" or any(node.get_attributes().values()):  # something is transposed
+        return None
+    matrix, patches = node.input_value(0).get_node(), node.input_value(1)
+    if matrix.get_type_name() == "Broadcast":  # to all images
+        matrix = matrix.input_value(0).get_node()
+    if matrix.get_type_name() != "Constant" or len(patches.get_partial_shape()) != 3:
+        return None
+    weight: np.ndarray = matrix.get_data()
+    return weight if weight.ndim == 2 and len(weight) >= _MANY_ROWS else None
 
 
 def import_opset() -> Any:
