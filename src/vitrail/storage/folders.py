@@ -9,7 +9,7 @@ import errno
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from vitrail.storage.reading import read_json
@@ -20,29 +20,33 @@ _LEAVING = ".leaving.json"  # a list in it: the names of files that are its cont
 
 
 @contextlib.contextmanager
-def replacing_files(folder: Path, *, keeps_others: bool) -> Iterator[Path]:
+def replacing_files(folder: Path, *, keeps_others: bool, leaving: Collection[str] = ()) -> Iterator[Path]:
     """A draft folder to write files into, which become the content of `folder` together when the block ends well.
 
-    `keeps_others` leaves other files that are in the folder; else they go.
+    `keeps_others` leaves other files that are in the folder, but for those of the names `leaving`; else they go.
     """
     if folder.exists():
         settle(folder)
         draft = draft_beside(folder / "update")
     else:
         draft = draft_beside(folder)
+    made = [parent for parent in draft.parents if not parent.exists()]
     try:
         draft.mkdir(parents=True)
         yield draft
-        install_folder(draft, folder, keeps_others=keeps_others)
+        install_folder(draft, folder, keeps_others=keeps_others, leaving=leaving)
     except OSError as error:
         if error.filename is not None and Path(error.filename).parent == draft:
             error.filename = str(folder / Path(error.filename).name)  # what a person knows it by
         raise
     finally:
         shutil.rmtree(draft, ignore_errors=True)
+        for parent in made:
+            with contextlib.suppress(OSError):  # it holds something, as a rule the folder
+                parent.rmdir()
 
 
-def install_folder(draft: Path, folder: Path, *, keeps_others: bool) -> None:
+def install_folder(draft: Path, folder: Path, *, keeps_others: bool, leaving: Collection[str] = ()) -> None:
     """Make the files of a draft, on the same file system, the content of `folder`; the draft is gone then."""
     for path in draft.iterdir():
         sync(path)
@@ -53,7 +57,9 @@ def install_folder(draft: Path, folder: Path, *, keeps_others: bool) -> None:
         if in_the_way:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(in_the_way[0]))
         others = {path.name for path in folder.iterdir() if path.is_file() and not is_partial(path)} - names
-        if others and not keeps_others:
+        if keeps_others:
+            others &= set(leaving)
+        if others:
             (draft / _LEAVING).write_text(json.dumps(sorted(others)), encoding="utf-8")
             sync(draft / _LEAVING)
         sync(draft)
