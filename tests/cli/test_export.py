@@ -20,6 +20,10 @@ from vitrail.inference.certificate import TOLERANCES
 from vitrail.inference.engines.eager_engine import EagerEngine
 from vitrail.inference.engines.ways import Way
 from vitrail.inference.export_record import read_record
+from vitrail.inference.judging import Judge
+
+
+CAT = str(Path(__file__).parents[2] / "docs" / "pictures" / "cat.jpg")
 
 
 @pytest.fixture(autouse=True)
@@ -38,6 +42,16 @@ def exported(run: Path) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("VITRAIL_CACHE", str(run.parent / "cache"))
         vitrail.export(run, to="eager", out=folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def graph(run: Path) -> Path:
+    """The same run as a graph, which OpenVINO computes."""
+    folder = run.parent / "graph"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VITRAIL_CACHE", str(run.parent / "cache"))
+        vitrail.export(run, to="openvino", out=folder)
     return folder
 
 
@@ -79,6 +93,9 @@ def test_export_says_how_far_the_answers_are_from_the_models(
         (["--to", "auto", "--engines", "abacus"], "there is no engine 'abacus'"),
         (["--to", "abacus", "--precision", "auto"], "there is no engine 'abacus'"),
         (["--to", "auto", "--precision", "fp16", "--engines", "eager"], "no engine here computes in fp16"),
+        (["--to", "eager", "--max-loss", "1"], "--max-loss is for --quantise and --precision auto: leave it out"),
+        (["--images", CAT, "data=shapes"], "--images says what it is proved on: leave data= out"),
+        (["--to", "eager", "threads=5000"], "threads is a number from 1 to 4,096, not 5,000"),
     ],
 )
 def test_what_can_not_be_exported_is_one_line_and_leaves_nothing(
@@ -88,6 +105,53 @@ def test_what_can_not_be_exported_is_one_line_and_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_what_no_engine_takes_is_one_line_where_all_would_be_tried(
+    exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = f"out={tmp_path / 'out'}"
+    assert "is exported or folded already" in error_of(capsys, "export", str(exported), out)
+    vitrail.save_model(vitrail.create_model("resmlp_s12", image_size=32, dim=16, depth=1), tmp_path / "model")
+    told = error_of(capsys, "export", str(tmp_path / "model"), "--dynamic-size", out)
+    assert "takes images of one size only: leave --dynamic-size out" in told
+    assert "split= is of data that" in error_of(capsys, "export", str(tmp_path / "model"), "split=test", out)
+    assert not (tmp_path / "out").exists()
+
+
+def test_engines_that_are_named_twice_are_tried_once(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--batch", "1", "--seconds", "0.01", "--no-memory", "--precision", "fp32"]
+    assert main(["benchmark", str(run), "--engines", "eager,eager", *words]) == 0
+
+
+def test_only_the_files_of_an_export_are_written_over(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own, other = tmp_path / "own", tmp_path / "other"
+    assert main(["export", str(run), "--to", "openvino", f"out={own}"]) == 0
+    (own / "README.md").write_text("how it is used")
+    (own / ".hidden").write_text("")
+    assert main(["export", str(run), "--to", "eager", f"out={own}"]) == 0
+    names = {path.name for path in own.iterdir()}
+    assert {"README.md", ".hidden", "model.safetensors", "run_recipe.yaml"} <= names
+    assert not {"model.xml", "model.bin"} & names
+    other.mkdir()
+    (other / "export.json").write_text('{"of": "another program"}')
+    (other / "thesis.tex").write_text("years of work")
+    capsys.readouterr()
+    told = error_of(capsys, "export", str(run), "--to", "eager", f"out={other}")
+    assert "other is not written over" in told
+    assert {path.name for path in other.iterdir()} == {"export.json", "thesis.tex"}
+
+
+def test_the_recipe_of_an_export_is_held_to_as_well(
+    exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(exported, tmp_path / "copy")
+    with (tmp_path / "copy" / "run_recipe.yaml").open("a") as file:
+        file.write("# changed\n")
+    told = error_of(capsys, "evaluate", str(tmp_path / "copy"))
+    assert "run_recipe.yaml is not the file that was exported" in told
+
+
 def test_only_exports_are_written_over(run: Path, exported: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "is there already and no export" in error_of(capsys, "export", str(run), "--to", "eager", f"out={run}")
     assert "write `vitrail export RUN --to onnx out=FOLDER`" in error_of(capsys, "export", str(run))
@@ -95,9 +159,11 @@ def test_only_exports_are_written_over(run: Path, exported: Path, capsys: pytest
     assert not Path("elsewhere").exists()
 
 
+@pytest.mark.parametrize("kind", ["exported", "graph"])
 def test_predict_and_evaluate_take_an_export(
-    run: Path, exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    kind: str, run: Path, request: pytest.FixtureRequest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    exported: Path = request.getfixturevalue(kind)
     Image.new("RGB", (20, 20), (200, 40, 10)).save(tmp_path / "red.png")
     told = []
     for source in (run, exported):
@@ -112,11 +178,11 @@ def test_predict_and_evaluate_take_an_export(
 
 
 def test_a_gallery_is_built_and_searched_with_an_export(
-    exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    graph: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     gallery = tmp_path / "gallery"
     data = "data=shapes:size=16,count=48,val=24"
-    assert main(["gallery", "build", str(exported), data, f"out={gallery}"]) == 0
+    assert main(["gallery", "build", str(graph), data, f"out={gallery}"]) == 0
     Image.new("RGB", (20, 20), (200, 40, 10)).save(tmp_path / "red.png")
     capsys.readouterr()
     assert main(["gallery", "search", str(gallery), str(tmp_path / "red.png"), "--top", "3", "--json"]) == 0
@@ -124,19 +190,20 @@ def test_a_gallery_is_built_and_searched_with_an_export(
 
 
 def test_a_gallery_of_a_run_is_asked_with_the_export_of_that_run_alone(
-    run: Path, exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    run: Path, exported: Path, graph: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     gallery, picture = str(tmp_path / "gallery"), str(tmp_path / "red.png")
     Image.new("RGB", (20, 20), (200, 40, 10)).save(picture)
     assert main(["gallery", "build", str(run), "data=shapes:size=16,count=48,val=24", f"out={gallery}"]) == 0
     capsys.readouterr()
     told = []
-    for words in ([], [f"model={exported}"]):
+    for words in ([], [f"model={exported}"], [f"model={graph}"]):
         assert main(["gallery", "search", gallery, picture, *words, "--json"]) == 0
         told.append(json.loads(capsys.readouterr().out)[0]["hits"])
-    of_run, of_export = told
-    assert [hit["path"] for hit in of_run] == [hit["path"] for hit in of_export]
-    assert [hit["cosine"] for hit in of_export] == pytest.approx([hit["cosine"] for hit in of_run], abs=1e-4)
+    of_run, *of_exports = told
+    for of_export in of_exports:
+        assert [hit["path"] for hit in of_run] == [hit["path"] for hit in of_export]
+        assert [hit["cosine"] for hit in of_export] == pytest.approx([hit["cosine"] for hit in of_run], abs=1e-4)
     assert main(["gallery", "classify", gallery, picture, f"model={exported}"]) == 0
 
     other = run_in(tmp_path / "other", "epochs=1", "seed=7").path
@@ -153,9 +220,9 @@ def test_a_gallery_of_a_run_is_asked_with_the_export_of_that_run_alone(
         assert refusal in capsys.readouterr().err.splitlines()[-1]
 
 
-def test_an_export_teaches(exported: Path, tmp_path: Path) -> None:
-    student = run_in(tmp_path / "student", "task=distill", f"teacher={exported}", "epochs=1")
-    assert vitrail.load_trained(student.path).num_classes == vitrail.load_trained(exported).num_classes
+def test_an_export_teaches(graph: Path, tmp_path: Path) -> None:
+    student = run_in(tmp_path / "student", "task=distill", f"teacher={graph}", "epochs=1")
+    assert vitrail.load_trained(student.path).num_classes == vitrail.load_trained(graph).num_classes
 
 
 @pytest.mark.parametrize("words", [["explain"], ["inspect"]])
@@ -223,7 +290,7 @@ def test_auto_takes_bfloat16_where_it_is_faster_and_loses_little(
     monkeypatch.setitem(TOLERANCES, "bf16", 1e9)
     Image.new("RGB", (20, 20), (200, 40, 10)).save(tmp_path / "red.png")
     words += ["--images", str(tmp_path / "red.png")]
-    assert main([*words, f"out={tmp_path / 'careful'}"]) == 0
+    assert main([*words, f"out={tmp_path / 'careful'}", "--allow-drift"]) == 0  # which lets numbers drift, not answers
     assert read_record(tmp_path / "careful").precision == "fp32"
     told = (
         "eager-bf16 is left out: bf16 loses 100.00 points of agreement with the model on 1 images, and 0.5 are allowed"
@@ -338,6 +405,15 @@ def test_benchmark_times_runs_and_exports(
     assert all(one["p50_ms"] <= one["p99_ms"] for one in found[str(run)]["measurements"])
 
 
+def test_what_was_measured_is_kept_where_a_later_model_fails(
+    exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = tmp_path / "speeds.json"
+    words = ["--batch", "1", "--seconds", "0.01", "--no-memory", f"out={report}"]
+    assert main(["benchmark", str(exported), str(tmp_path / "nowhere"), *words]) == 2
+    assert set(json.loads(report.read_text())) == {str(exported)}
+
+
 def test_memory_is_that_of_a_process_of_its_own(
     exported: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -376,6 +452,9 @@ def test_benchmark_as_the_papers_prints_what_they_print(
         (["--papers", "--batch", "0"], "leave --batch out"),
         (["--engines", "abacus"], "there is no engine 'abacus'"),
         (["--papers", "--largest", "0"], "--largest is a number of at least 1"),
+        (["--papers", "--seconds", "1"], "leave --seconds out"),
+        (["--papers", "--no-memory"], "leave --no-memory out"),
+        (["--largest", "8"], "--largest is for --papers"),
     ],
 )
 def test_benchmarks_that_can_not_be_are_one_line(
@@ -447,7 +526,12 @@ def test_int8_keeps_layers_until_the_loss_is_small_and_else_is_refused(
     from vitrail.inference import quantising
 
     scores = iter([90.0, 70.0, 85.0, 89.8])  # before, then with 0, 10 and 25 % of the layers in float32
-    monkeypatch.setattr(quantising._Score, "__call__", lambda self, exported: next(scores))
+
+    class Scripted(Judge):
+        def __call__(self, answers: Any) -> float:
+            return next(scores)
+
+    monkeypatch.setattr(quantising, "Judge", Scripted)
     words = ["export", str(run), "--to", "eager", "--quantise", "int8", f"out={tmp_path / 'out'}"]
     assert main(words) == 0
     facts: Any = read_record(tmp_path / "out").quantised

@@ -16,13 +16,13 @@ from torch import Tensor, nn
 from warm import WarmProgram
 
 import vitrail
-from vitrail.inference.certificate import CERTIFICATE_FILE, Distance, certify
+from vitrail.inference.certificate import Distance, certify
 from vitrail.inference.engines import ENGINES, find_engine, installed_engines, open_engine
 from vitrail.inference.engines.eager_engine import EagerEngine
 from vitrail.inference.engines.onnx_engine import OnnxEngine
 from vitrail.inference.engines.onnx_int8 import find_layers
 from vitrail.inference.engines.program_engines import InductorEngine
-from vitrail.inference.export_record import EXPORT_FILE, read_record
+from vitrail.inference.export_record import CERTIFICATE_FILE, EXPORT_FILE, read_record
 from vitrail.inference.exported import EngineModel
 from vitrail.inference.exporting import ExportSettings, export_trained, make_draft
 from vitrail.inference.proof_images import ProofImages
@@ -30,7 +30,7 @@ from vitrail.inference.trained import Trained, load_exported, make_trained
 from vitrail.settings.own import trusting_files
 
 CLASSES = ["ant", "bee", "cat", "dog", "eel"]
-TRIED = ("eager", "torch", "onnx", "openvino")  # a compiler takes a minute for inductor: benchmarks/export.py does
+TRIED = ("eager", "torch", "onnx", "openvino")  # inductor takes a compiler: it is tried once, elsewhere
 TINY = {"image_size": 32, "patch_size": 8, "dim": 16, "depth": 1, "num_classes": 5}
 
 

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from vitrail.data.decode import BrokenImageError
+from vitrail.data.dense.class_table import table_of
 from vitrail.data.dense.contract import IGNORED, SegmentationSet
-from vitrail.tasks.segment.class_table import table_of
 from vitrail.tasks.segment.class_weights import balance_classes, count_pixels
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 SUMMARY = "time models with every engine, and choose the fastest"
 
 _KEYS = ("out", "image_size", "crop_ratio", "trunk")
+_SECONDS, _LARGEST = 4.0, 256
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--engines", metavar="NAMES", help="engines to time (default: all that are installed)")
     parser.add_argument("--precision", help="fp32, fp16, bf16 or auto (default: auto, fp32 and what else is fast here)")
     parser.add_argument(
-        "--seconds", type=float, default=4.0, help="time for each contender and batch (default: 4; at least 5 calls)"
+        "--seconds", type=float, help="time for each contender and batch (default: 4; at least 5 calls)"
     )
     parser.add_argument(
         "--no-memory", action="store_true", help="leave the peak of memory out, which takes a process each"
@@ -38,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--papers", action="store_true", help="as the papers measure: the largest batch that fits, the mean of 30 runs"
     )
     parser.add_argument(
-        "--largest", type=int, default=256, help="largest batch that --papers tries (default: 256, as in their tables)"
+        "--largest", type=int, help="largest batch that --papers tries (default: 256, as in their tables)"
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
 
@@ -52,16 +53,20 @@ def run(arguments: argparse.Namespace) -> int:
     out = _check_out(settings)
     if arguments.papers:
         return _measure_as_papers(sources, settings, arguments, out)
+    if arguments.largest is not None:
+        raise ValueError("--largest is for --papers: leave it out, or say --batch")
     batches = read_batches(arguments.batch or "1,16")
-    if not 0.0 < arguments.seconds < math.inf:
-        raise ValueError(f"--seconds is a number above 0, not {arguments.seconds:g}")
+    seconds = _SECONDS if arguments.seconds is None else arguments.seconds
+    if not 0.0 < seconds < math.inf:
+        raise ValueError(f"--seconds is a number above 0, not {seconds:g}")
+    options = {"batches": batches, "seconds": seconds, "has_memory": not arguments.no_memory}
     report: dict[str, Any] = {}
     for source in sources:
-        comparison = _compare(source, settings, arguments, batches)
+        comparison = _compare(source, settings, arguments, options)
         report[source] = comparison.describe()
+        _keep(out, report)
         if not arguments.json:
             _show(source, comparison)
-    _keep(out, report)
     if arguments.json:
         print(json.dumps(report, indent=2))
     return 0
@@ -100,7 +105,9 @@ def read_batches(text: str) -> list[int]:
     return [int(part) for part in parts]
 
 
-def _compare(source: str, settings: dict[str, Any], arguments: argparse.Namespace, batches: list[int]) -> "Comparison":
+def _compare(
+    source: str, settings: dict[str, Any], arguments: argparse.Namespace, options: dict[str, Any]
+) -> "Comparison":
     from vitrail.inference.choosing import Candidate, choose_engines, compare_candidates, write_candidates
     from vitrail.inference.detector_speed import ENGINE, time_detector
     from vitrail.inference.export_record import is_exported
@@ -108,7 +115,6 @@ def _compare(source: str, settings: dict[str, Any], arguments: argparse.Namespac
     from vitrail.inference.exporting import AUTO, ExportSettings
     from vitrail.inference.passes import load_seeing
 
-    options: dict[str, Any] = {"batches": batches, "seconds": arguments.seconds, "has_memory": not arguments.no_memory}
     place = Path(source).expanduser()
     if is_exported(place):
         record = check_openable(place)
@@ -167,24 +173,25 @@ def _measure_as_papers(
     from vitrail.inference.paper_speeds import COLUMNS, measure_as_papers, rows_of
     from vitrail.inference.passes import load_seeing
 
-    for name in ("batch", "engines", "precision"):
-        if getattr(arguments, name) is not None:
-            raise ValueError(f"--papers measures torch with the largest batch that fits: leave --{name} out")
+    for name in ("batch", "engines", "precision", "seconds", "no_memory"):
+        if getattr(arguments, name) not in (None, False):
+            told = "--papers measures torch with the largest batch that fits, and 30 runs"
+            raise ValueError(f"{told}: leave --{name.replace('_', '-')} out")
     for source in sources:
         if is_exported(Path(source).expanduser()):
             raise ValueError(
                 f"{source} is an export, and --papers measures models as torch computes them: name the run"
             )
-    if arguments.largest < 1:
-        raise ValueError(f"--largest is a number of at least 1, not {arguments.largest}")
-    report, rows = {}, []
+    largest = _LARGEST if arguments.largest is None else arguments.largest
+    if largest < 1:
+        raise ValueError(f"--largest is a number of at least 1, not {largest}")
+    report = {}
     for source in sources:
-        found = measure_as_papers(load_seeing(source, settings), largest=arguments.largest, told=tell)
+        found = measure_as_papers(load_seeing(source, settings), largest=largest, told=tell)
         report[source] = found.describe()
-        rows += list(rows_of(source, found))
-    _keep(out, report)
+        _keep(out, report)
+        if not arguments.json:
+            _print_table([COLUMNS, *rows_of(source, found)])
     if arguments.json:
         print(json.dumps(report, indent=2))
-    else:
-        _print_table([COLUMNS, *rows])
     return 0

@@ -48,7 +48,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max-loss",
         type=float,
-        default=0.5,
         help="points of top-1 that --quantise and --precision auto may lose (default: 0.5)",
     )
     parser.add_argument("--images", nargs="+", metavar="IMAGE", help="a few images to prove it on, instead of data")

@@ -13,14 +13,14 @@ from torch.nn import functional
 
 from vitrail.inference.export_record import ExportRecord
 from vitrail.inference.exported import EngineModel
+from vitrail.inference.judging import Judge
 from vitrail.inference.proof_images import ProofImages
 from vitrail.inference.trained import Trained
 
-CERTIFICATE_FILE = "certificate.json"
 # The largest difference that is allowed, as a share of the largest number that the model gives there.
 TOLERANCES = {"fp32": 1e-4, "fp16": 2e-2, "bf16": 1e-1}
 BATCHES = (1, 3, 16)
-NUM_IMAGES = 256  # that an export is proved on, where there are as many
+NUM_IMAGES, NUM_DENSE_IMAGES = 256, 32  # that an export is proved on, where there are as many; of segmentation
 Answers = Mapping[str, Tensor]
 
 
@@ -62,8 +62,10 @@ class Certificate:
     outputs: Mapping[str, Distance]
     trials: tuple[Trial, ...]
     top1_agreement: float | None  # share of images, or of places, with the same first class
-    accuracy: float | None  # top-1 of the model, in percent, where labels are known
+    cosine: float | None  # mean cosine of the embeddings with the model's, where there are no classes
+    accuracy: float | None  # of the model, in percent, where labels or masks are known
     exported_accuracy: float | None
+    measure: str  # what it is judged by: that accuracy, else how near it is to the model
     num_labels: int
 
     def describe(self, record: ExportRecord) -> dict[str, Any]:
@@ -73,11 +75,13 @@ class Certificate:
             "tolerance": self.tolerance,
             "images": self.images,
             "num_images": self.num_images,
-            "outputs": {name: {**asdict(found), "share": found.share} for name, found in self.outputs.items()},
-            "trials": [asdict(trial) for trial in self.trials],
+            "outputs": {name: _told({**asdict(found), "share": found.share}) for name, found in self.outputs.items()},
+            "trials": [_told(asdict(trial)) for trial in self.trials],
             "top1_agreement": self.top1_agreement,
+            **_told({"cosine": self.cosine}),
             "accuracy": self.accuracy,
             "exported_accuracy": self.exported_accuracy,
+            "measure": self.measure,
             "num_labels": self.num_labels,
             "model": record.model.name,
             "source": record.model.source,
@@ -92,13 +96,12 @@ class Certificate:
 
     @property
     def lost(self) -> float:
-        """Points of top-1 that the export loses: of accuracy where labels are known, else of agreement with the model.
-
-        0 where there are no classes.
-        """
+        """Points of its `measure` that the export loses."""
         if self.accuracy is not None and self.exported_accuracy is not None:
             return self.accuracy - self.exported_accuracy
-        return 0.0 if self.top1_agreement is None else 100.0 * (1.0 - self.top1_agreement)
+        kept = self.cosine if self.top1_agreement is None else self.top1_agreement
+        assert kept is not None, "a model gives logits or an embedding"
+        return 100.0 * (1.0 - kept)
 
     def lines(self) -> list[str]:
         """What a terminal is told."""
@@ -110,9 +113,11 @@ class Certificate:
             found.append(
                 f"the same first class for {self.top1_agreement:.2%} on {self.num_images:,} images ({self.images})"
             )
+        if self.cosine is not None:
+            found.append(f"cosine with the model: {self.cosine:.6f} on {self.num_images:,} images ({self.images})")
         if self.accuracy is not None and self.exported_accuracy is not None:
             found.append(
-                f"top-1 on {self.num_labels:,} labelled images: {self.accuracy:.2f} % before, "
+                f"{self.measure} on {self.num_labels:,} labelled images: {self.accuracy:.2f} % before, "
                 f"{self.exported_accuracy:.2f} % exported"
             )
         return found
@@ -126,6 +131,13 @@ class Certificate:
             f"{worst.share:.1e} of the largest number, and {self.tolerance:g} is allowed; nothing was written "
             "(--allow-drift keeps it all the same, marked; another engine or --precision may agree)"
         )
+
+
+def _told(figures: Mapping[str, Any]) -> dict[str, Any]:
+    """Figures for JSON, which knows finite numbers only: None stands for others."""
+    return {
+        key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in figures.items()
+    }
 
 
 def certify(trained: Trained, exported: EngineModel, images: ProofImages, *, tolerance: float | None) -> Certificate:
@@ -144,17 +156,15 @@ def certify(trained: Trained, exported: EngineModel, images: ProofImages, *, tol
         pixels = functional.interpolate(images.pixels[:2].float(), size=size, mode="bilinear").round().to(torch.uint8)
         trials.append(_try(ask, exported, pixels))
     shares = [one.share for one in outputs.values()] + [one.share for one in trials]
-    agreement = accuracy = exported_accuracy = None
-    num_labels = 0
+    judge = Judge(wanted, images)
+    agreement = cosine = accuracy = exported_accuracy = None
+    if judge.num_known:
+        accuracy, exported_accuracy = judge(wanted), judge(found)
     if "logits" in wanted:
         first, other = wanted["logits"].argmax(dim=1), found["logits"].argmax(dim=1)
         agreement = float((first == other).float().mean())
-        if images.targets is not None and first.ndim == 1 and bool((images.targets >= 0).any()):
-            is_known = images.targets >= 0
-            num_labels = int(is_known.sum())
-            accuracy, exported_accuracy = (
-                100.0 * float((answers == images.targets)[is_known].float().mean()) for answers in (first, other)
-            )
+    else:
+        cosine = judge(found) / 100.0
     return Certificate(
         agrees=tolerance is None or all(share <= tolerance for share in shares),
         tolerance=tolerance,
@@ -163,9 +173,11 @@ def certify(trained: Trained, exported: EngineModel, images: ProofImages, *, tol
         outputs=outputs,
         trials=tuple(trials),
         top1_agreement=agreement,
+        cosine=cosine,
         accuracy=accuracy,
         exported_accuracy=exported_accuracy,
-        num_labels=num_labels,
+        measure=judge.measure,
+        num_labels=judge.num_known,
     )
 
 

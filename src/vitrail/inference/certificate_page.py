@@ -6,17 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.inference.engines.ways import Way
-from vitrail.inference.export_record import ExportRecord
+from vitrail.inference.export_record import CERTIFICATE_PAGE, ExportRecord
 from vitrail.pages.frame import Page, PageSection, Verdict, render_page
 from vitrail.pages.tables import render_table
 from vitrail.storage import write_text
 
-PAGE_FILE = "certificate.html"
-
 
 def write_certificate_page(folder: Path, record: ExportRecord, certificate: Mapping[str, Any]) -> Path:
     """Write certificate.html: whether the export agrees, the differences, and what was compared."""
-    path = folder / PAGE_FILE
+    path = folder / CERTIFICATE_PAGE
     write_text(path, render_page(make_page(record, certificate)))
     return path
 
@@ -24,11 +22,14 @@ def write_certificate_page(folder: Path, record: ExportRecord, certificate: Mapp
 def make_page(record: ExportRecord, certificate: Mapping[str, Any]) -> Page:
     """All that stands on the page."""
     agreement, accuracy = certificate["top1_agreement"], certificate["exported_accuracy"]
-    cards = [(f"{max(one['largest'] for one in certificate['outputs'].values()):.1e}", "largest difference")]
+    gaps = [one["largest"] for one in certificate["outputs"].values()]
+    cards = [(_number(None if None in gaps else max(gaps), ".1e"), "largest difference")]
     if agreement is not None:
         cards.append((f"{agreement:.1%}", "the same first class"))
     if accuracy is not None:
-        cards.append((f"{accuracy:.2f} %", f"top-1 exported, {certificate['accuracy']:.2f} % before"))
+        cards.append(
+            (f"{accuracy:.2f} %", f"{certificate['measure']} exported, {certificate['accuracy']:.2f} % before")
+        )
     sections = [_compared(certificate), _trials(certificate), _artefact(record, certificate)]
     if record.quantised is not None:
         sections.insert(1, _facts("Quantised", record.quantised))
@@ -49,12 +50,26 @@ def _verdict(record: ExportRecord, certificate: Mapping[str, Any]) -> Verdict:
         return Verdict("It does not agree with the model and was kept all the same (--allow-drift).", "must")
     if certificate["tolerance"] is None:
         return Verdict("Quantised: judged by its accuracy, not by its numbers.", "look")
+    agreement = certificate["top1_agreement"]
+    if agreement is not None and agreement < 1.0:
+        told = f"the first class is the same for {agreement:.2%} of what it was asked about."
+        return Verdict(f"Its numbers are the model's as far as {record.precision} allows; {told}", "look")
     return Verdict("It gives the answers of the model.", "good")
+
+
+def _number(value: float | None, spec: str) -> str:
+    return "not finite" if value is None else format(value, spec)
 
 
 def _compared(certificate: Mapping[str, Any]) -> PageSection:
     rows = [
-        (name, f"{one['largest']:.2e}", f"{one['mean']:.2e}", f"{one['scale']:.3g}", f"{one['share']:.1e}")
+        (
+            name,
+            _number(one["largest"], ".2e"),
+            _number(one["mean"], ".2e"),
+            _number(one["scale"], ".3g"),
+            _number(one["share"], ".1e"),
+        )
         for name, one in certificate["outputs"].items()
     ]
     columns = ("output", "largest difference", "mean", "largest number", "share")
@@ -65,7 +80,12 @@ def _compared(certificate: Mapping[str, Any]) -> PageSection:
 
 def _trials(certificate: Mapping[str, Any]) -> PageSection:
     rows = [
-        (one["batch"], f"{one['height']} x {one['width']}", f"{one['largest']:.2e}", f"{one['share']:.1e}")
+        (
+            one["batch"],
+            f"{one['height']} x {one['width']}",
+            _number(one["largest"], ".2e"),
+            _number(one["share"], ".1e"),
+        )
         for one in certificate["trials"]
     ]
     columns = ("images at once", "size", "largest difference", "share")

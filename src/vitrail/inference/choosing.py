@@ -12,7 +12,7 @@ from vitrail.inference.benchmarking import Comparison, Contender, compare_conten
 from vitrail.inference.engines import ENGINES, find_engine, installed_engines
 from vitrail.inference.engines.threads import count_cores
 from vitrail.inference.export_record import ExportRecord
-from vitrail.inference.exporting import AUTO, ExportSettings, make_draft, write_export
+from vitrail.inference.exporting import AUTO, ExportSettings, check_model, make_draft, write_export
 from vitrail.inference.proof_images import ProofImages
 from vitrail.inference.trained import Trained
 
@@ -34,7 +34,8 @@ def choose_engines(names: Sequence[str], *, precision: str) -> list[str]:
     """Engines by name, or all that are installed, as far as they compute in that precision."""
     for name in names:
         find_engine(name).require()
-    found = [name for name in (names or installed_engines()) if find_precisions(name, precision)]
+    tried = dict.fromkeys(names or installed_engines())
+    found = [name for name in tried if find_precisions(name, precision)]
     if not found:
         raise ValueError(f"no engine here computes in {precision}: there are {', '.join(ENGINES)}")
     return found
@@ -58,6 +59,7 @@ def write_candidates(
 
     Where the precision is AUTO an engine has several folders, one for each that it is fast in.
     """
+    check_model(trained, settings)
     found: dict[str, Candidate] = {}
     reasons = []
     wanted = [(engine, precision) for engine in engines for precision in find_precisions(engine, settings.precision)]

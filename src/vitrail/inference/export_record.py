@@ -8,11 +8,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from vitrail.inference.description import TASK_FILE
 from vitrail.storage import read_json_object, write_text
 
 EXPORT_FILE = "export.json"
+CERTIFICATE_FILE, CERTIFICATE_PAGE = "certificate.json", "certificate.html"
 RECIPE_FILE = "run_recipe.yaml"  # the recipe of the run that was exported
 FORMAT: Literal[1] = 1
+MAX_THREADS = 4096
 REMEDY = "export the model again"
 _Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 _Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.\-]*$", max_length=200)]  # of a file in the folder
@@ -54,6 +57,7 @@ class ModelSummary(_Frozen):
     source: str  # where it was
     num_classes: _Count
     patch_size: _Side | None = None
+    reads_patches: bool = False  # whether the embedding is the mean of patches, beside a class stage without training
     is_dense: bool = False  # whether logits are about places in an image
     weights_sha256: _Digest  # of all its tensors, as they were before they were folded
     embedding_key: str | None = None  # of galleries of its embeddings: weights, settings, pictures; None: unknown
@@ -69,15 +73,22 @@ class ExportRecord(_Frozen):
     cpu: str  # kind of machine that it was written on
     precision: Literal["fp32", "fp16", "bf16"] = "fp32"
     quantised: dict[str, Any] | None = None  # how, and what it did to accuracy and speed; None: it is not
-    files: dict[_Name, _Digest]  # the artefact; the first is the one that is opened
+    files: dict[_Name, _Digest]  # the first is the one that is opened; task.json and the recipe are among them
     input: InputEntry
     outputs: dict[str, tuple[_Side, ...]]  # the shape of each for one image
     model: ModelSummary
-    threads: Annotated[int, Field(ge=1, le=4096)] | None = None  # of one call; None: as the engine thinks best
+    threads: Annotated[int, Field(ge=1, le=MAX_THREADS)] | None = None  # of one call; None: as the engine thinks best
     part: _Side | None = None  # images of a batch that are computed at a time; None: all
-    lanes: Annotated[int, Field(ge=1, le=4096)] = 1  # parts that are computed side by side, each by one thread
+    lanes: Annotated[int, Field(ge=1, le=MAX_THREADS)] = 1  # parts that are computed side by side, each by one thread
     is_drifting: bool = False  # whether it was kept although it does not agree with the model (--allow-drift)
     choice: dict[str, Any] | None = None  # the measurements by which --to auto chose
+
+    @property
+    def sha256(self) -> str:
+        """What gives the answers, as one SHA-256: all files of the artefact, and in what it is computed."""
+        files = {name: digest for name, digest in self.files.items() if name not in (TASK_FILE, RECIPE_FILE)}
+        kept = None if self.quantised is None else self.quantised.get("kept")
+        return hashlib.sha256(json.dumps([self.engine, files, self.precision, kept]).encode()).hexdigest()
 
 
 def describe_cpu() -> str:
@@ -85,6 +96,12 @@ def describe_cpu() -> str:
     import torch
 
     return f"{platform.machine()}, {torch.backends.cpu.get_cpu_capability()}"
+
+
+def names_of_export(folder: Path) -> frozenset[str]:
+    """The files in a folder that belong to the export that it holds; a record that is none of ours is a ValueError."""
+    beside = (EXPORT_FILE, TASK_FILE, RECIPE_FILE, CERTIFICATE_FILE, CERTIFICATE_PAGE)
+    return frozenset((*read_record(folder).files, *beside))
 
 
 def is_exported(folder: Path) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from vitrail.inference.certificate import NUM_IMAGES
+from vitrail.inference.certificate import NUM_DENSE_IMAGES, NUM_IMAGES
 from vitrail.inference.choosing import choose_engines
 from vitrail.inference.engines import find_engine
 from vitrail.inference.exporting import (
@@ -35,7 +35,7 @@ def export(
     layout: str = "nchw",
     dynamic_size: bool = False,
     quantise: str | None = None,
-    max_loss: float = MAX_LOSS,
+    max_loss: float | None = None,
     engines: Sequence[str] = (),
     images: Sequence[str] = (),
     allow_drift: bool = False,
@@ -47,7 +47,7 @@ def export(
     `to` is an engine (onnx, openvino, eager, torch, inductor) or "auto", the fastest here among `engines`. `precision`
     is fp32, fp16, bf16, or "auto", the faster of fp32 and bf16 where the CPU has that; without one it is fp32 for an
     engine by name and auto for "auto". `quantise` may be "int8". What was not asked for by name loses at most
-    `max_loss` points, and so does int8. The images are files, or data=SPEC, or the run's own val.
+    `max_loss` points (0.5), and so does int8. The images are files, or data=SPEC, or the run's own val.
     Further settings are those of `vitrail export`: data, split, level, image_size, crop_ratio, trunk, num_images,
     threads. `told` hears how far it is.
     """
@@ -72,12 +72,17 @@ def export(
         raise ValueError(f"quantise may be int8, not {quantise!r}")
     if quantise is not None and precision not in ("fp32", AUTO):
         raise ValueError("--quantise int8 starts from fp32: leave --precision out")
-    losing = QuantiseSettings(max_loss=max_loss)
+    if max_loss is not None and quantise is None and precision != AUTO:
+        raise ValueError("--max-loss is for --quantise and --precision auto: leave it out")
+    if images and (given := [key for key in ("data", "split", "level") if key in settings]):
+        raise ValueError(f"--images says what it is proved on: leave {given[0]}= out, or --images")
+    losing = QuantiseSettings(max_loss=MAX_LOSS if max_loss is None else max_loss)
     wanted = losing if quantise is not None else None
     if to == AUTO:
         engines = choose_engines(engines, precision=precision)
     trained = load_seeing(text, settings)
-    limit = read_whole(settings.get("num_images", NUM_IMAGES), "num_images")
+    most = NUM_DENSE_IMAGES if trained.model.is_dense else NUM_IMAGES
+    limit = read_whole(settings.get("num_images", most), "num_images")
     proof = gather_images(trained, text, settings, paths=images, limit=limit)
     common: dict[str, Any] = {"images": proof, "source": keep_source(text)}
     options: dict[str, Any] = {"allow_drift": allow_drift, "recipe": find_recipe_text(text)}

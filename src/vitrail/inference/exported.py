@@ -13,13 +13,12 @@ from vitrail.data.blend import Normalize
 from vitrail.inference.engines import find_engine, open_engine
 from vitrail.inference.engines.contract import Engine, EngineFailedError
 from vitrail.inference.engines.trust import require_trust
-from vitrail.inference.export_record import ExportRecord, check_files, read_record
+from vitrail.inference.export_record import CERTIFICATE_PAGE, ExportRecord, check_files, read_record
 from vitrail.models.config import height_and_width
 from vitrail.models.contract import Features, Model, Preprocessing
 from vitrail.storage import settle
 
 _LOGGER = logging.getLogger(__name__)
-CERTIFICATE = "certificate.html"
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,7 @@ class ExportedConfig:
     image_size: int | tuple[int, int]
     in_channels: int
     num_classes: int
-    sha256: str  # of the artefact
+    sha256: str  # of the artefact and in what it is computed
 
     @property
     def size(self) -> tuple[int, int]:
@@ -60,22 +59,21 @@ class EngineModel(Model):
 
     def __init__(self, engine: Engine, record: ExportRecord, *, size: tuple[int, int] | None = None) -> None:
         height, width = size or (record.input.height, record.input.width)
-        digest = next(iter(record.files.values()))
         super().__init__(
             ExportedConfig(
                 image_size=height if height == width else (height, width),
                 in_channels=record.input.channels,
                 num_classes=record.model.num_classes,
-                sha256=digest,
+                sha256=record.sha256,
             )
         )
         self.engine, self.record, self.name = engine, record, record.model.name
-        self.is_dense = record.model.is_dense
+        self.is_dense, self.embeds_patches = record.model.is_dense, record.model.reads_patches
         self.head = nn.Identity()
         given = record.input
         self.preprocessing = Preprocessing(given.crop_ratio, given.interpolation, given.mean, given.std)
         # The artefact stands for the weights wherever they are compared: in the keys of galleries and caches.
-        self.register_buffer("sha256", torch.tensor(list(bytes.fromhex(digest)), dtype=torch.uint8))
+        self.register_buffer("sha256", torch.tensor(list(bytes.fromhex(record.sha256)), dtype=torch.uint8))
         self.eval()
 
     def forward(self, images: Tensor) -> Tensor:
@@ -181,7 +179,9 @@ def check_openable(folder: Path) -> ExportRecord:
     engine.require_to_open()
     check_files(folder, record)
     if record.is_drifting:
-        _LOGGER.warning("%s does not agree with its model (%s): it was kept with --allow-drift", folder, CERTIFICATE)
+        _LOGGER.warning(
+            "%s does not agree with its model (%s): it was kept with --allow-drift", folder, CERTIFICATE_PAGE
+        )
     if engine.may_run_code:
         require_trust(folder, record)
     return record

@@ -13,19 +13,23 @@ from torch import Tensor
 
 from vitrail import __version__
 from vitrail.evaluation.features import Extraction
-from vitrail.inference.certificate import CERTIFICATE_FILE, TOLERANCES, Certificate, certify
+from vitrail.inference.certificate import TOLERANCES, Certificate, certify
 from vitrail.inference.certificate_page import write_certificate_page
 from vitrail.inference.description import SYNONYMS, TASK_FILE
 from vitrail.inference.engines import find_engine, open_engine
+from vitrail.inference.engines.contract import telling_failures
 from vitrail.inference.engines.trust import note_own
 from vitrail.inference.export_record import (
+    CERTIFICATE_FILE,
     EXPORT_FILE,
+    MAX_THREADS,
     RECIPE_FILE,
     ExportRecord,
     InputEntry,
     ModelSummary,
     describe_cpu,
     is_exported,
+    names_of_export,
     sha256_of,
     write_record,
 )
@@ -58,6 +62,8 @@ class ExportSettings:
             raise ValueError(f"precision must be one of {', '.join(PRECISIONS)} or auto, not {self.precision!r}")
         if self.layout not in LAYOUTS:
             raise ValueError(f"layout must be one of {', '.join(LAYOUTS)}, not {self.layout!r}")
+        if self.threads is not None and not 1 <= self.threads <= MAX_THREADS:
+            raise ValueError(f"threads is a number from 1 to {MAX_THREADS:,}, not {self.threads:,}")
         if self.engine == AUTO:
             return
         known = find_engine(self.engine).precisions()
@@ -84,6 +90,12 @@ def make_draft(trained: Trained, settings: ExportSettings) -> Draft:
     )
 
 
+def check_model(trained: Trained, settings: ExportSettings) -> None:
+    """Refuse a model that no engine takes, before any is asked: it is computed once, by torch."""
+    plain = dataclasses.replace(settings, engine="eager", precision="fp32")
+    assert make_draft(trained, plain).outputs, "a model gives logits or an embedding"
+
+
 def find_multiple(model: Model) -> int:
     """What the sides of images must be multiples of, where they may differ from the model's own."""
     if model.takes_one_size:
@@ -98,7 +110,8 @@ def write_export(
 ) -> ExportRecord:
     """Write the artefact, its record and its task.json into a folder, which is a draft of the caller's."""
     engine = find_engine(settings.engine)
-    names = engine.write(draft, folder)  # the one to open first
+    with telling_failures(engine.name, "take the model"):
+        names = engine.write(draft, folder)  # the one to open first
     write_json(folder / TASK_FILE, describe_task(trained))
     height, width = draft.size
     preprocessing: Preprocessing = trained.model.preprocessing
@@ -127,6 +140,7 @@ def write_export(
             source=source,
             num_classes=trained.num_classes,
             patch_size=trained.model.patch_size,
+            reads_patches=trained.model.reads_patches,
             is_dense=trained.model.is_dense,
             weights_sha256=sha256_of_weights(trained.model.state_dict()),
             embedding_key=_key_of_embeddings(trained) if "embedding" in draft.outputs else None,
@@ -186,9 +200,16 @@ def find_recipe_text(source: str) -> str | None:
 
 
 def check_target(folder: Path) -> None:
-    """Refuse a folder that holds something else than an export."""
+    """Refuse a folder that holds something else than an export of ours."""
     if folder.exists() and (not folder.is_dir() or (any(folder.iterdir()) and not is_exported(folder))):
         raise ValueError(f"{folder} is there already and no export ({EXPORT_FILE}): choose another out=")
+    if is_exported(folder):
+        try:
+            names_of_export(folder)
+        except ValueError as error:
+            raise ValueError(
+                f"{folder} is not written over: {error}, with another out=, or remove the folder"
+            ) from None
     above = next(parent for parent in folder.absolute().parents if parent.exists())
     if not above.is_dir():
         raise ValueError(f"{folder} can't be written ({above} is a file): choose another out=")
@@ -226,16 +247,22 @@ def export_folder(
 ) -> Exported:
     """Let `write` fill and prove a folder, and put it in its place; one that does not agree with the model is refused.
 
-    It is there whole or not at all. `recipe` is the text of the recipe of the run that the model is of.
+    It is there whole or not at all; of an export that was there before all files go, and no others. `recipe` is the
+    text of the recipe of the run that the model is of.
     """
     check_target(out)
+    before = names_of_export(out) if is_exported(out) else ()
     try:
-        with replacing_files(out, keeps_others=False) as folder:
-            record, certificate = seal(folder, *write(folder), allow_drift=allow_drift)
+        with replacing_files(out, keeps_others=True, leaving=before) as folder:
+            record, certificate = write(folder)
             if recipe is not None:
                 write_text(folder / RECIPE_FILE, recipe)
+                files = {**record.files, RECIPE_FILE: sha256_of(folder / RECIPE_FILE)}
+                record = record.model_copy(update={"files": files})
+            record, certificate = seal(folder, record, certificate, allow_drift=allow_drift)
     except OSError as error:
-        raise ValueError(f"{out} can't be written ({error.strerror or error}): choose another out=") from None
+        where = "" if error.filename is None else f", {error.filename}"
+        raise ValueError(f"{out} can't be written ({error.strerror or error}{where}): choose another out=") from None
     note_own(out, record)
     return Exported(out, record, certificate)
 

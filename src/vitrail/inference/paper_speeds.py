@@ -4,6 +4,7 @@ The largest batch that fits, in mixed precision where the device has it, the mea
 a published figure beside one of another device says how models compare with each other, not how devices do.
 """
 
+import gc
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 
 from vitrail.evaluation.predict import autocast, choose_device, choose_precision
-from vitrail.inference.benchmarking import read_peak_mb
+from vitrail.inference.benchmarking import read_peak_mb, reset_peak_mb
 from vitrail.inference.folding import as_folded
 from vitrail.inference.trained import Trained
 from vitrail.models.contract import Model
@@ -75,6 +76,7 @@ def measure_as_papers(
     dtype = choose_precision("auto", device)
     model = trained.model.to(device).eval()
     height, width = model.config.size
+    _forget_peak(device)
     batch, peak = find_largest(model, device=device, dtype=dtype, largest=largest)
     told(f"{model.name}: {batch} images at a time on {device}, {num_runs} runs")
     images = _images(model, batch, device)
@@ -100,21 +102,30 @@ def find_largest(model: Model, *, device: torch.device, dtype: torch.dtype, larg
     A GPU is tried until it is full. On a CPU, where the system would rather end other programs, the next batch is
     tried if twice what this one took is less than half of what is free.
     """
-    batch, peak = 1, None
+    batch, peak, fitted = 1, None, 0
     while True:
         before = _peak(device)
         try:
             _run(model, _images(model, batch, device), dtype=dtype)
         except RuntimeError as error:
-            if batch == 1 or not any(words in str(error) for words in _OUT_OF_MEMORY):
+            if not fitted or not any(words in str(error) for words in _OUT_OF_MEMORY):
                 raise
-            return batch // 2, peak
-        peak = _peak(device)
+            return fitted, peak
+        peak, fitted = _peak(device), batch
         following = min(2 * batch, largest)
         taken = 0.0 if peak is None or before is None else max(peak - before, 0.0)
         if following == batch or (device.type == "cpu" and 2.0 * taken > _SHARE * _free_mb()):
             return batch, peak
         batch = following
+
+
+def _forget_peak(device: torch.device) -> None:
+    """Begin the peak of memory anew: models that were measured before have no part in it."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    elif device.type == "cpu":
+        reset_peak_mb()
 
 
 def _peak(device: torch.device) -> float | None:

@@ -10,8 +10,13 @@ from torch import Tensor
 
 from vitrail.data.contract import Dataset
 from vitrail.data.datasets import open_dataset
+from vitrail.data.dense.class_table import apply_table, table_of
+from vitrail.data.dense.contract import MaskBatch, SegmentationData
+from vitrail.data.dense.dense_sources import MaskSubset
 from vitrail.data.dense.opening import open_segmentation
-from vitrail.data.loader import ImageLoader
+from vitrail.data.dense.samples import MaskSamples
+from vitrail.data.dense.segmentation_view import SeenWithMask
+from vitrail.data.loader import ImageLoader, Loader
 from vitrail.data.quarantine import NotingQuarantine, Problem
 from vitrail.data.sampler import Sampler
 from vitrail.data.sources.files import ImageFiles
@@ -22,6 +27,7 @@ from vitrail.inference.trained import Trained
 from vitrail.settings.recipe import Recipe
 
 EMBEDDED = "fashion"  # data that is always there
+_BATCH = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +35,8 @@ class ProofImages:
     """Images as a model is asked about them."""
 
     pixels: Tensor  # uint8 [images, channels, height, width]
-    targets: Tensor | None  # int64 [images], in the model's order of classes, -1 without a label; None: nobody knows
+    targets: Tensor | None  # in the model's order of classes; None: nobody knows
+    # int64 [images], -1 without a label; of segmentation uint8 [images, height, width], IGNORED where none is known
     told: str  # where they are from
 
     def __len__(self) -> int:
@@ -50,12 +57,14 @@ def gather_images(
     data: Dataset
     recipe = _recipe_with_val(trained, source)
     if "data" not in settings and recipe is None:
+        if given := [key for key in ("split", "level") if key in settings]:
+            raise ValueError(f"{given[0]}= is of data that {source} does not bring: add data=SPEC")
         told = f"val of {EMBEDDED}, which is embedded: not what the model is for"
         return _read(trained, open_dataset(EMBEDDED, "val"), None, limit=limit, told=told)
     if not trained.model.is_dense:
         data, level = open_data(source, settings, trained, labels="optional")
     elif "data" not in settings and recipe is not None:
-        data, level = open_segmentation(recipe.data).val, ""
+        return _read_masks(trained, open_segmentation(recipe.data), limit=limit)
     else:
         data, level = open_dataset(str(settings["data"]), str(settings.get("split", "val")), labels="ignored"), ""
     is_known = bool(level) and trained.num_classes > 0 and not data.level(level).is_multiple
@@ -71,22 +80,54 @@ def _recipe_with_val(trained: Trained, source: str) -> Recipe | None:
 
 
 def _read(trained: Trained, data: Dataset, level: str | None, *, limit: int, told: str) -> ProofImages:
-    count = min(limit, len(data))
-    chosen = Subset(data, np.arange(count) * len(data) // count)
-    unread: list[Problem] = []
+    chosen, unread = _choose(len(data), limit), list[Problem]()
     loader = ImageLoader(
-        chosen,
+        Subset(data, chosen),
         transform=trained.view,
-        sampler=Sampler(len(chosen), batch_size=min(64, count), is_training=False),
+        sampler=_in_order(chosen),
         level=level,
         num_workers=0,
         quarantine=NotingQuarantine(unread.append),
     )
     batches = list(loader.epoch(0))
-    if not batches:
-        raise ValueError(f"none of the {count} images of {told} could be read ({unread[0].path}: {unread[0].detail})")
+    _check_read(len(batches), unread, told=told)
     targets = None
     if level is not None:
         order = match_classes(trained, data.level(level).classes, name=data.name)
         targets = torch.cat([map_targets(batch.targets, order, num_classes=trained.num_classes) for batch in batches])
     return ProofImages(torch.cat([batch.images for batch in batches]), targets, told)
+
+
+def _read_masks(trained: Trained, data: SegmentationData, *, limit: int) -> ProofImages:
+    """Images of a run's val with the masks of what is seen of them."""
+    val, told = data.val, f"{data.val.split} of {data.val.name}"
+    ignore = trained.description.get("ignore", ())
+    table = table_of(data.classes, known=trained.class_names, ignore=ignore, name=val.name)
+    chosen, unread = _choose(len(val), limit), list[Problem]()
+    loader: Loader[MaskBatch] = Loader(
+        MaskSubset(val, chosen),
+        make=MaskSamples(SeenWithMask(trained.view)),
+        sampler=_in_order(chosen),
+        num_workers=0,
+        quarantine=NotingQuarantine(unread.append),
+    )
+    batches = list(loader.epoch(0))
+    _check_read(len(batches), unread, told=told)
+    masks = torch.cat([apply_table(batch.masks, table) for batch in batches])
+    return ProofImages(torch.cat([batch.images for batch in batches]), masks, told)
+
+
+def _choose(available: int, limit: int) -> np.ndarray:
+    """Places of images that are spread evenly."""
+    count = min(limit, available)
+    return np.arange(count) * available // max(1, count)
+
+
+def _in_order(chosen: np.ndarray) -> Sampler:
+    return Sampler(len(chosen), batch_size=max(1, min(_BATCH, len(chosen))), is_training=False)
+
+
+def _check_read(num_batches: int, unread: Sequence[Problem], *, told: str) -> None:
+    if not num_batches:
+        first = f" ({unread[0].path}: {unread[0].detail})" if unread else ""
+        raise ValueError(f"none of the images of {told} could be read{first}: give others with --images or data=")

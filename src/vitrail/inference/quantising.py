@@ -26,10 +26,11 @@ from vitrail.inference.choosing import (
 )
 from vitrail.inference.description import TASK_FILE
 from vitrail.inference.engines import find_engine
-from vitrail.inference.engines.contract import Engine
+from vitrail.inference.engines.contract import Engine, telling_failures
 from vitrail.inference.export_record import ExportRecord, sha256_of
 from vitrail.inference.exported import EngineModel
 from vitrail.inference.exporting import AUTO, ExportSettings, Proved, make_draft, prove, write_export
+from vitrail.inference.judging import Judge
 from vitrail.inference.proof_images import ProofImages
 from vitrail.inference.trained import Trained
 from vitrail.inference.whole_model import Draft
@@ -55,30 +56,6 @@ class QuantiseSettings:
             raise ValueError(f"--max-loss is a number of points from 0 to 100, not {self.max_loss:g}")
 
 
-class _Score:
-    """How good an export is on real images: top-1 where labels are known, else how often it agrees with the model."""
-
-    def __init__(self, trained: Trained, images: ProofImages) -> None:
-        self.images = images
-        wanted = answer_all(reference_of(trained), images.pixels)
-        self.name = "logits" if "logits" in wanted else "embedding"
-        self.wanted = wanted[self.name]
-        has_labels = images.targets is not None and self.wanted.ndim == 2 and bool((images.targets >= 0).any())
-        self.targets = images.targets if has_labels and self.name == "logits" else None
-        self.what = "top-1" if self.targets is not None else "agreement" if self.name == "logits" else "cosine"
-
-    def __call__(self, exported: EngineModel) -> float:
-        """Percent."""
-        found = answer_all(exported.outputs, self.images.pixels)[self.name]
-        if self.name == "embedding":
-            return 100.0 * float(torch.nn.functional.cosine_similarity(found, self.wanted, dim=1).mean())
-        first = found.argmax(dim=1)
-        if self.targets is None:
-            return 100.0 * float((first == self.wanted.argmax(dim=1)).float().mean())
-        is_known = self.targets >= 0
-        return 100.0 * float((first == self.targets)[is_known].float().mean())
-
-
 def write_quantised(
     folder: Path,
     trained: Trained,
@@ -100,31 +77,31 @@ def write_quantised(
     if not engine.has_int8:
         raise ValueError(f"{engine.name} has no int8 here: export to onnx, openvino or eager with --quantise int8")
     draft = make_draft(trained, settings)
-    score = _Score(trained, images)
+    judge = Judge(answer_all(reference_of(trained), images.pixels), images)
     with tempfile.TemporaryDirectory(prefix="vitrail-int8-") as name:
         plain, own = Path(name) / "plain", Path(name) / "int8"
         plain.mkdir()
         record = write_export(plain, trained, settings, source=source, draft=draft)
         pixels = pixels_for(record, images, min(quantise.num_calibration, len(images)))
-        layers = engine.rank_layers(draft, plain, pixels)
+        with telling_failures(engine.name, "quantise the model"):
+            layers = engine.rank_layers(draft, plain, pixels)
         if not layers:
             raise ValueError(f"{settings.engine} has no layer of this model that it could compute in int8")
         original = EngineModel(engine.open(plain, record, threads=settings.threads), record)
-        before = score(original)
+        before = judge(answer_all(original.outputs, images.pixels))
         for share in SHARES:
             kept = layers[: math.ceil(share * len(layers))]
             _clear(own)
             found = _quantise(engine, draft, plain, own, record, pixels=pixels, kept=kept)
             model = EngineModel(engine.open(own, found, threads=settings.threads), found)
-            after = score(model)
-            told(
-                f"{len(layers) - len(kept)} of {len(layers)} layers in int8: {score.what} {before:.2f} -> {after:.2f} %"
-            )
+            after = judge(answer_all(model.outputs, images.pixels))
+            num_int8 = len(layers) - len(kept)
+            told(f"{num_int8} of {len(layers)} layers in int8: {judge.measure} {before:.2f} -> {after:.2f} %")
             if before - after <= quantise.max_loss:
                 break
         else:
             raise ValueError(
-                f"int8 loses {before - after:.2f} points of {score.what} with half of the layers in float32, and "
+                f"int8 loses {before - after:.2f} points of {judge.measure} with half of the layers in float32, and "
                 f"{quantise.max_loss:g} are allowed (--max-loss): export the model without --quantise"
             )
         facts = {
@@ -132,7 +109,7 @@ def write_quantised(
             "kept": kept,
             "num_layers": len(layers),
             "calibration_images": len(pixels),
-            "measure": score.what,
+            "measure": judge.measure,
             "before": before,
             "after": after,
             "max_loss": quantise.max_loss,
@@ -140,7 +117,6 @@ def write_quantised(
         }
         for path in own.iterdir():
             shutil.copyfile(path, folder / path.name)
-        shutil.copyfile(plain / TASK_FILE, folder / TASK_FILE)
     return found.model_copy(update={"quantised": facts})
 
 
@@ -163,9 +139,9 @@ def write_fastest(
 
     `seconds` are those for each contender and batch. With the precision AUTO each engine stands for election in
     float32 and in bfloat16 where the CPU has that, which may lose `max_loss` points; with `quantise` those that have
-    int8 do so once more. With `allow_drift` the fastest need not agree.
+    int8 do so once more. With `allow_drift` the numbers of the fastest may be further from the model's.
     """
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".engines-") as name:
+    with tempfile.TemporaryDirectory(dir=folder, prefix="engines-") as name:
         place = Path(name)
         candidates = write_candidates(trained, settings, engines=engines, source=source, folder=place)
         for engine in dict.fromkeys(one.record.engine for one in candidates.values()):
@@ -234,11 +210,10 @@ def _take_fastest(
             certificate = prove(chosen.folder, record, trained, images=images)
             if not certificate.agrees and not allow_drift:
                 raise ValueError(certificate.complaint())
-            if record.precision != "fp32" and certificate.lost > max_loss and not allow_drift:
-                measure = "top-1" if certificate.num_labels else "agreement with the model"
+            if record.precision != "fp32" and certificate.lost > max_loss:
                 raise ValueError(
-                    f"{record.precision} loses {certificate.lost:.2f} points of {measure} on {len(images):,} images, "
-                    f"and {max_loss:g} are allowed (--max-loss)"
+                    f"{record.precision} loses {certificate.lost:.2f} points of {certificate.measure} on "
+                    f"{len(images):,} images, and {max_loss:g} are allowed (--max-loss)"
                 )
         except ValueError as error:
             if len(candidates) == 1:
@@ -262,8 +237,10 @@ def _quantise(
     pixels: torch.Tensor,
     kept: list[str],
 ) -> ExportRecord:
-    names = engine.write_int8(draft, plain, own, pixels=pixels, kept=kept)
-    files = {name: sha256_of(own / name) for name in names}
+    with telling_failures(engine.name, "quantise the model"):
+        names = engine.write_int8(draft, plain, own, pixels=pixels, kept=kept)
+    shutil.copyfile(plain / TASK_FILE, own / TASK_FILE)
+    files = {name: sha256_of(own / name) for name in (*names, TASK_FILE)}
     return record.model_copy(update={"files": files, "quantised": {"kind": "int8", "kept": kept}})
 
 

@@ -128,6 +128,7 @@ class Model(AnyModel):
     own_settings: Mapping[str, Any] | None = None  # what a user's own function made it of
     is_folded: bool = False  # set by fold
     reads_patches: bool = False  # whether its embedding is the mean of patches, for nothing has trained its class stage
+    embeds_patches: bool = False  # whether an opaque model gives that mean as its embedding
     is_ours_alone: ClassVar[bool] = False  # whether no other library has names for its weights
     is_dense: bool = False  # whether answers are about places in an image and not about the image
     is_opaque: bool = False  # whether answers and embeddings are all that can be had of it: no layers, no maps

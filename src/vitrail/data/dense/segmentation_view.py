@@ -4,8 +4,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
+import torch
 from PIL import Image
 
+from vitrail.data.augment import EvaluationView
 from vitrail.data.checks import as_pair, as_plain_size
 from vitrail.data.decode import OpenedImage
 from vitrail.data.dense.contract import IGNORED
@@ -86,6 +88,23 @@ class SegmentationView:
         return PhotometricDistortion(
             chosen.distortion, chosen.brightness, chosen.contrast, chosen.saturation, chosen.hue
         )
+
+
+@dataclass(frozen=True)
+class SeenWithMask:
+    """A test picture, cut as that of a classifier, with the mask of what is seen."""
+
+    view: EvaluationView
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """The height and width of the picture."""
+        return as_pair(self.view.image_size)
+
+    def __call__(self, image: OpenedImage, mask: np.ndarray, draws: Draws) -> MaskedImage:
+        """Both; nothing about them is random."""
+        crop = self.view.plan((image.height, image.width))
+        return MaskedImage(crop.apply(image), crop.apply_to_mask(torch.from_numpy(mask)).numpy())
 
 
 def _largest_share(mask: np.ndarray) -> float:

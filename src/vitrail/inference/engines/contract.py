@@ -1,8 +1,9 @@
 """What every engine does: write the files of a model, open them again, and compute the answers to batches of bytes."""
 
+import contextlib
 import importlib.util
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -17,6 +18,18 @@ from vitrail.layers.bfloat16 import has_native_bfloat16
 
 class EngineFailedError(ValueError):
     """What the library of an engine says where it can't compute; no fault of who asks."""
+
+
+@contextlib.contextmanager
+def telling_failures(name: str, doing: str) -> Iterator[None]:
+    """Tell in one line what a library raises while an engine is `doing` something; they have no common parent."""
+    try:
+        yield
+    except (ValueError, MemoryError, OSError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise EngineFailedError(f"{name} can't {doing} ({reason}): another engine may, such as --to eager") from error
 
 
 class Engine(ABC):

@@ -32,6 +32,7 @@ class EagerEngine(Engine):
     @classmethod
     def open(cls, folder: Path, record: ExportRecord, *, threads: int | None = None) -> "EagerEngine":
         model, given = load_model(folder), record.input
+        model.reads_patches = record.model.reads_patches
         whole = WholeModel(
             model,
             preprocessing=replace(model.preprocessing, mean=given.mean, std=given.std),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from vitrail.inference.export_record import ExportRecord
 from vitrail.settings.own import are_files_trusted
-from vitrail.storage import read_json_object, write_json
+from vitrail.storage import locked, read_json_object, write_json
 
 _LOGGER = logging.getLogger(__name__)
 _RECORD = "exports.json"  # below the user's own cache: {SHA-256 of an artefact: the folder that it was written to}
@@ -21,11 +21,10 @@ def own_record() -> Path:
 def note_own(folder: Path, record: ExportRecord) -> None:
     """Remember that this user has written these files."""
     path = own_record()
-    known = _read(path)
-    known.update(dict.fromkeys(record.files.values(), str(folder)))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(path, known)
+        with locked(path.with_suffix(".lock")):  # two exports may end at the same time
+            write_json(path, _read(path) | dict.fromkeys(record.files.values(), str(folder)))
     except OSError as error:
         _LOGGER.warning("%s can't be written (%s): opening %s will need --trust", path, error.strerror, folder)
 

@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 
 from vitrail.data.decode import BrokenImageError
+from vitrail.data.dense.class_table import apply_table
 from vitrail.data.dense.contract import IGNORED, SegmentationSet
-from vitrail.tasks.segment.class_table import apply_table
 
 _MASKS = 1000  # that are read at most, spread evenly over the data
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from torch import nn
 
+from vitrail.data.dense.class_table import apply_table
 from vitrail.data.dense.contract import MaskBatch
 from vitrail.data.loader import Loader
 from vitrail.evaluation.segmentation import COLUMNS, MaskMeter, describe_counts
@@ -14,7 +15,6 @@ from vitrail.evaluation.segmenting import Segmenter, segment
 from vitrail.models.contract import Model
 from vitrail.storage import csv_text, write_json, write_text
 from vitrail.tasks.results import Evaluator
-from vitrail.tasks.segment.class_table import apply_table
 from vitrail.tasks.segment.mask_drawing import Compared, write_comparison
 
 if TYPE_CHECKING:

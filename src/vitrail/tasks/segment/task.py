@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from vitrail.data.checks import as_pair
 from vitrail.data.contract import Dataset
+from vitrail.data.dense.class_table import apply_table, keep_classes, table_of
 from vitrail.data.dense.contract import MaskBatch, SegmentationData
 from vitrail.data.dense.dense_sources import MaskSubset
 from vitrail.data.dense.opening import open_segmentation
@@ -29,7 +30,6 @@ from vitrail.tasks.images.dense_task import DenseTask
 from vitrail.tasks.images.image_task import require_classes
 from vitrail.tasks.images.initial_weights import make_backbone
 from vitrail.tasks.results import Answer, Evaluation, Evaluator, Measure
-from vitrail.tasks.segment.class_table import apply_table, keep_classes, table_of
 from vitrail.tasks.segment.class_weights import balance_classes, count_pixels, has_labelled_pixels
 from vitrail.tasks.segment.evaluator import SegmentEvaluator
 from vitrail.tasks.segment.looking_notes import note_looking

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from vitrail.data.dense.class_table import apply_table, table_of
 from vitrail.data.dense.contract import MaskBatch, SegmentationSet
 from vitrail.data.dense.dense_sources import DenseOpening
 from vitrail.data.dense.opening import open_dense_split, open_segmentation_source
@@ -16,7 +17,6 @@ from vitrail.inference.folding import as_folded
 from vitrail.inference.passes import Passes, show_progress
 from vitrail.tasks.contract import EvaluationRequest
 from vitrail.tasks.results import Evaluation
-from vitrail.tasks.segment.class_table import apply_table, table_of
 from vitrail.tasks.segment.looking_notes import read_looking
 from vitrail.tasks.segment.measures import MEASURES
 

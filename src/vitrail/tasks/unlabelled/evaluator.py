@@ -83,7 +83,7 @@ class FeatureEvaluator(Evaluator):
         task, site = self.task, self.task.site
         loader = task.load_plainly(data, batch_size=self.batch_size, quarantine=self.quarantine)
         embedder = Embedder(trunk)
-        embedder.reads_patches |= task.reads_patches
+        embedder.reads_patches |= task.reads_patches and not trunk.embeds_patches
         found = predict(
             embedder,
             task.evaluation_batches(loader),
