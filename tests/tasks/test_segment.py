@@ -132,7 +132,12 @@ def test_an_export_is_proved_on_the_val_of_the_run(
     run: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["export", str(run.path), "--to", "eager", f"out={tmp_path / 'out'}", "num_images=4"]) == 0
-    assert "the same first class for 100.00% on 4 images (val of shapes)" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "the same first class for 100.00% on 4 images (val of shapes)" in told
+    found = json.loads((tmp_path / "out" / "certificate.json").read_text())
+    assert found["measure"] == "mean IoU"
+    assert found["accuracy"] == found["exported_accuracy"] > 0.0
+    assert f"mean IoU on 4 labelled images: {found['accuracy']:.2f} % before" in told
 
 
 @pytest.fixture(scope="module")
