@@ -188,7 +188,9 @@ def test_a_class_stage_that_has_learnt_nothing_is_not_asked(
     assert ("a probe of the mean of its patches is no classifier of it" in capsys.readouterr().err) is not is_asked
     exported = tmp_path / "exported"
     assert main(["export", str(run.path), "--to", "eager", f"out={exported}"]) == 0
-    torch.testing.assert_close(vitrail.load_trained(exported).embed(images), trained.embed(images), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        vitrail.load_trained(exported).embed(images), trained.embed(images), rtol=1e-4, atol=1e-5
+    )
     if not is_asked:
         own, other = (vitrail.evaluate(place).figures for place in (run.path, exported))
         assert other["effective_rank"] == pytest.approx(own["effective_rank"], rel=1e-3)
