@@ -25,7 +25,8 @@ from vitrail.inference.export_record import ExportRecord
 
 _LOGGER = logging.getLogger(__name__)
 _WARM_UPS = 2
-_FEW, _FEW_BESIDE = 4, 2  # images of a batch that are computed at a time: parts in turn, parts side by side
+_FEW = 4  # images of a batch that are computed at a time, one part after the other
+BESIDE = (2, 4)  # images of a part, where parts are computed side by side
 _FEWEST, _MOST = 5, 200  # calls of each contender that are timed
 _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
@@ -39,15 +40,16 @@ class Contender:
     record: ExportRecord
     threads: int  # of one call
     lanes: int = 1  # calls of one thread that are computed side by side, for parts of a batch
+    part: int | None = None  # images of such a part
 
     def open(self) -> Engine:
         """Its engine, which computes a batch as it is told to."""
-        way = {"threads": self.threads, "lanes": self.lanes, "part": None if self.lanes == 1 else _FEW_BESIDE}
+        way = {"threads": self.threads, "lanes": self.lanes, "part": self.part}
         return open_engine(self.folder, self.record.model_copy(update=way))
 
     def ways(self, batch: int) -> list[Way]:
         """The ways in which it computes a batch of that size: whole and in parts, or in parts side by side."""
-        parts = (None, _FEW) if self.lanes == 1 else (_FEW_BESIDE,)
+        parts = (None, _FEW) if self.lanes == 1 else (self.part,)
         return [Way(self.threads, part, self.lanes) for part in parts if part is None or part < batch]
 
 
@@ -154,12 +156,14 @@ def compare_contenders(
     if has_memory:
         del engines, asks
         known = {
-            (one.label, one.threads, one.lanes): measure_memory(one, pixels(one, max(batches)))
+            (one.label, one.threads, one.lanes, one.part): measure_memory(one, pixels(one, max(batches)))
             for one in contenders
             if one.label not in left_out
         }
         found = [
-            replace(one, peak_mb=known[one.engine, one.threads, one.lanes]) if one.batch == max(batches) else one
+            replace(one, peak_mb=known[one.engine, one.threads, one.lanes, one.part if one.lanes > 1 else None])
+            if one.batch == max(batches)
+            else one
             for one in found
         ]
     return Comparison(tuple(found), *choose_fastest(found), left_out=left_out)

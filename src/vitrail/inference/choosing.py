@@ -8,7 +8,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from vitrail.inference.benchmarking import Comparison, Contender, compare_contenders, say_why, thread_counts
+from vitrail.inference.benchmarking import BESIDE, Comparison, Contender, compare_contenders, say_why, thread_counts
 from vitrail.inference.engines import ENGINES, find_engine, installed_engines
 from vitrail.inference.engines.threads import count_cores
 from vitrail.inference.export_record import ExportRecord
@@ -98,10 +98,11 @@ def compare_candidates(
     `patience` is that of `time_by_turns`.
     """
     contenders = [
-        Contender(label=name, folder=one.folder, record=one.record, threads=count, lanes=lanes)
+        Contender(label=name, folder=one.folder, record=one.record, threads=count, lanes=lanes, part=part)
         for name, one in candidates.items()
         for count in (thread_counts() if threads is None else [threads])
         for lanes in (sorted({1, min(count, count_cores())}) if find_engine(one.record.engine).has_lanes else [1])
+        for part in ((None,) if lanes == 1 else BESIDE)
     ]
     return compare_contenders(
         contenders,
