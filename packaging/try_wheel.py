@@ -1,11 +1,13 @@
 """Build the wheel, check it, install it alone in a fresh virtual environment, and use it from an empty folder: train,
 export, build a gallery, serve all three and ask the server everything that it offers.
 
-python packaging/try_wheel.py [--keep FOLDER] [--wheel FILE]
+python packaging/try_wheel.py [--resolve] [--keep FOLDER] [--wheel FILE]
 
 The tools (build, hatchling, twine) come from PyPI into an environment of their own. The wheel is installed without what
 it depends on: a .pth file lends the fresh environment the packages of the Python that runs this script, so that nothing
-large is fetched, and vitrail itself comes from the wheel. Ends with the first step that fails.
+large is fetched, and vitrail itself comes from the wheel. With --resolve nothing is lent: pip finds all that
+the wheel depends on, by constraints.txt, once for the wheel alone and once with extras. That fetches gigabytes;
+PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu spares those of CUDA. Ends with the first step that fails.
 """
 
 import argparse
@@ -13,6 +15,7 @@ import base64
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -36,13 +39,18 @@ TINY = (
 
 def run(command: Sequence[str | Path], *, cwd: Path) -> str:
     """What a command prints; its failure ends the script."""
-    print("$", " ".join(map(str, command)), flush=True)
-    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VITRAIL_CACHE")}
-    environment |= {"VITRAIL_CACHE": str(cwd / "cache"), "NO_COLOR": "1"}
-    done = subprocess.run(list(map(str, command)), cwd=cwd, env=environment, capture_output=True, text=True)
+    done = start(command, cwd=cwd)
     if done.returncode:
         sys.exit(f"exit code {done.returncode}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}")
     return done.stdout
+
+
+def start(command: Sequence[str | Path], *, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """A command that has ended."""
+    print("$", " ".join(map(str, command)), flush=True)
+    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VITRAIL_CACHE")}
+    environment |= {"VITRAIL_CACHE": str(cwd / "cache"), "NO_COLOR": "1"}
+    return subprocess.run(list(map(str, command)), cwd=cwd, env=environment, capture_output=True, text=True)
 
 
 def make_environment(folder: Path) -> Path:
@@ -71,6 +79,29 @@ def install(wheel: Path, folder: Path) -> Path:
     if not Path(place).is_relative_to(own):
         sys.exit(f"vitrail is imported from {place}, not from the wheel")
     return python.with_name("vitrail")
+
+
+def install_resolved(wheel: Path, folder: Path, *, extras: str = "") -> Path:
+    """The `vitrail` of an environment in which pip has found all that the wheel and these extras need."""
+    python = make_environment(folder)
+    asked = f"vitrail{extras} @ {wheel.as_uri()}"
+    run([python, "-m", "pip", "install", "--quiet", "-c", ROOT / "constraints.txt", asked], cwd=folder)
+    run([python, "-m", "pip", "check"], cwd=folder)
+    return python.with_name("vitrail")
+
+
+def use_alone(vitrail: Path, folder: Path) -> None:
+    """What is there without extras, and how those that are missing are named."""
+    expect("usage: vitrail", run([vitrail, "--help"], cwd=folder))
+    tiny = ("model.settings={patch_size: 8, dim: 24, depth: 1, num_heads: 2}", "image_size=32", "batch_size=64")
+    run([vitrail, "train", "small", "data=fashion", "model=deit_tiny", *tiny, "epochs=2", "out=run"], cwd=folder)
+    expect("<html", (folder / "run" / "report.html").read_text())
+    for words, extra in ((("serve", "run"), "serve"), (("export", "run", "--to", "onnx", "out=shipped"), "export")):
+        done = start([vitrail, *words], cwd=folder)
+        told = done.stderr.strip()
+        check(done.returncode == 2 and len(told.splitlines()) == 1, f"exit code {done.returncode}: {told}")
+        expect(f"pip install 'vitrail[{extra}]'", told)
+        print(told, flush=True)
 
 
 def use(vitrail: Path, folder: Path) -> None:
@@ -233,8 +264,28 @@ def expect(text: str, found: str) -> None:
         sys.exit(f"{text!r} is missing in what was printed or written:\n{found[:2000]}")
 
 
+def try_resolved(wheel: Path, folder: Path) -> None:
+    """The wheel alone, then with extras, each in an environment that is removed afterwards."""
+    use_alone(install_resolved(wheel, folder / "alone"), make_folder(folder / "work-alone"))
+    shutil.rmtree(folder / "alone")
+    vitrail = install_resolved(wheel, folder / "extras", extras="[serve,export]")
+    work = make_folder(folder / "work-extras")
+    use(vitrail, work)
+    run([vitrail, "export", "run", "--to", "onnx", "out=onnx"], cwd=work)
+    expect("<html", (work / "onnx" / "certificate.html").read_text())
+    shutil.rmtree(folder / "extras")
+
+
+def make_folder(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--resolve", action="store_true", help="let pip find what the wheel needs, with extras and without"
+    )
     parser.add_argument("--keep", type=Path, help="an empty folder to work in, which is left behind")
     parser.add_argument("--wheel", type=Path, help="one that is built already")
     arguments = parser.parse_args()
@@ -242,9 +293,10 @@ def main() -> None:
         folder = Path(name) if arguments.keep is None else arguments.keep.resolve()
         folder.mkdir(parents=True, exist_ok=True)
         wheel = build(folder) if arguments.wheel is None else arguments.wheel.resolve()
-        work = folder / "work"
-        work.mkdir()
-        use(install(wheel, folder), work)
+        if arguments.resolve:
+            try_resolved(wheel, folder)
+        else:
+            use(install(wheel, folder), make_folder(folder / "work"))
     print(f"{wheel.name} works alone")
 
 

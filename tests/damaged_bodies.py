@@ -17,7 +17,9 @@ def draw_body(rng: random.Random) -> tuple[str, bytes]:
         said = rng.choice(("b0undary", "b0undary", "other", ""))
         content = f"multipart/form-data; boundary={said}" if said else "multipart/form-data"
     elif kind == "json":
-        body = json.dumps({"images": [as_text(image)], "top": rng.choice((3, -1, 10**30, "x", None, [], 1.5))}).encode()
+        body = json.dumps(
+            {"images": [as_text(image)], "top": rng.choice((3, -1, 10**30, "x", "--3", None, [], 1.5))}
+        ).encode()
         content = "application/json"
     else:
         body = image

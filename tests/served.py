@@ -22,8 +22,9 @@ from vitrail.gallery.building import Choices, Origin
 from vitrail.gallery.gallery import Gallery
 from vitrail.inference.trained import load_trained
 from vitrail.serving.fleet import load_fleet, read_entries
+from vitrail.serving.hangups import Hangups
 from vitrail.serving.limits import ServingLimits
-from vitrail.serving.running import Hangups, ServerProcess, bind
+from vitrail.serving.running import ServerProcess, bind
 from vitrail.serving.service import Service
 from vitrail.storage import write_json
 

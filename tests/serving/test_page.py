@@ -1,7 +1,11 @@
 """The page in a real browser: a picture in, answers, maps and neighbours out, a class added, an error shown."""
 
 import base64
+import json
+import os
 import re
+import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +16,8 @@ from browsing import Told, browsing, open_page, playwright, wait_for
 from PIL import Image
 from served import Running, build_gallery, encode, read_png, save_tiny, serving
 from tiny_galleries import save_colour
+
+from vitrail.storage import write_json
 
 PHONE = {"width": 390, "height": 844}
 COPY = """async (picture) => {
@@ -67,7 +73,7 @@ def test_a_picture_is_answered_and_explained(browser: Any, running: Running, tmp
     playwright.expect(shown).to_have_attribute("alt", re.compile("gradient, class"))
     page.locator("#maps summary").click()
     curl, python = page.locator("#maps pre").all_inner_texts()
-    assert curl.startswith("curl -F image=@blue.png -F kind=gradient -F class=")
+    assert curl.startswith("curl -F image=@blue.png --form-string kind=gradient --form-string class=")
     assert "requests.post(" in python
     assert told.errors == []
     assert {place.rstrip("/").split("/static")[0] for place in told.places if not place.startswith("blob:")} == {
@@ -121,7 +127,7 @@ def test_the_camera_takes_a_picture(browser: Any, running: Running) -> None:
     playwright.expect(page.locator("#shoot")).to_be_focused()
     page.keyboard.press("Escape")
     playwright.expect(dialog).to_be_hidden()
-    assert video.evaluate("(video) => video.srcObject") is None  # the camera is off
+    playwright.expect(video).to_have_js_property("srcObject", None)  # the camera is off
     playwright.expect(page.locator("#camera")).to_be_focused()
     page.keyboard.press("Enter")
     playwright.expect(page.locator("#shoot")).to_be_focused()
@@ -245,6 +251,90 @@ def test_a_broken_file_is_an_error_that_people_can_read(browser: Any, running: R
     page.set_input_files("#file", save_colour(tmp_path / "red.png", "red", seed=71))
     page.wait_for_selector("#classes:visible")
     assert page.locator("#error").is_hidden()
+    page.close()
+
+
+def test_a_gradient_is_of_a_class_of_this_model_and_this_picture(browser: Any, tmp_path: Path) -> None:
+    pets, birds = save_tiny(tmp_path / "pets"), save_tiny(tmp_path / "birds", seed=1)
+    write_json(birds / "task.json", {"task": "classify", "classes": ["owl", "tit", "wren"]})
+    with serving(str(pets), str(birds)) as running:
+        page, told = open_page(browser, running)
+        named = iter(("cat", "dog"))
+
+        def name(asked: Any) -> None:
+            """Answer as a model of many classes, of which each picture has another."""
+            asked.fulfill(json={"predictions": [{"answers": [{"class": next(named), "probability": 1.0}]}]})
+
+        page.route("**/pets/predict", name)
+        shown, chosen = page.locator("#maps img.shown"), page.locator("#class")
+        page.set_input_files("#file", save_colour(tmp_path / "blue.png", "blue", seed=77))
+        wait_for(page, "#status", "Answered by pets: cat")
+        page.select_option("#kind", "gradient")
+        playwright.expect(shown).to_have_attribute("alt", re.compile("gradient, class cat;"))
+        page.set_input_files("#file", save_colour(tmp_path / "red.png", "red", seed=78))
+        wait_for(page, "#status", "Answered by pets: dog")
+        assert (chosen.input_value(), "class dog;" in shown.get_attribute("alt")) == ("dog", True)
+        page.select_option("#model", "birds")
+        wait_for(page, "#status", "Answered by birds")
+        assert chosen.input_value() in ("owl", "tit", "wren")
+        assert f"gradient, class {chosen.input_value()};" in shown.get_attribute("alt")
+        assert told.errors == []
+        page.close()
+
+
+def test_a_part_that_fails_leaves_the_others(browser: Any, tmp_path: Path) -> None:
+    model = save_tiny(tmp_path / "pets")
+    gallery = build_gallery(tmp_path / "colours", model, "red", "blue")
+    with serving(str(model), str(gallery)) as running:
+        page, told = open_page(browser, running)
+        page.on("dialog", lambda dialog: dialog.accept())
+        page.set_input_files("#file", save_colour(tmp_path / "blue.png", "blue", seed=79))
+        wait_for(page, "#status", "the gallery says blue")
+        page.locator("#classes-of-gallery summary").click()
+        for name in ("red", "blue"):
+            page.get_by_label(f"Remove the class {name}").click()
+            wait_for(page, "#taught", f"{name} is removed")
+        wait_for(page, "#neighbours .failure", "is empty: add images first")
+        wait_for(page, "#status", "Answered by pets")
+        assert page.locator("#classes .answers li").count() == 3
+        assert page.locator("#maps img.shown").is_visible()
+        assert page.locator("#error").is_hidden()
+        assert page.locator("#neighbours .code").inner_text() == ""
+        page.fill("#label", "sky")
+        page.check("#with-shown")
+        page.click("#teach-form button")
+        wait_for(page, "#gallery-label", "sky")
+        assert page.locator("#neighbours .failure").count() == 0
+        assert all("409" in error for error in told.errors)  # the browser's own words on such answers
+        page.close()
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl")
+def test_the_curl_that_is_shown_gives_the_answer(browser: Any, running: Running, tmp_path: Path) -> None:
+    page, told = open_page(browser, running)
+
+    def run_shown(place: str) -> Any:
+        page.locator(f"{place} .code summary").click()
+        command = page.locator(f"{place} .code pre").first.inner_text()
+        done = subprocess.run(
+            ["sh", "-c", command], cwd=tmp_path, env={**os.environ, "no_proxy": "*"}, capture_output=True, check=True
+        )
+        return json.loads(done.stdout)
+
+    picture = save_colour(tmp_path / 'it\'s "a", \\b; $HOME.png', "cyan", seed=80)
+    page.set_input_files("#file", picture)
+    wait_for(page, "#status", "Answered by pets")
+    answers = run_shown("#classes")["predictions"][0]["answers"]
+    assert page.locator("#classes .answers li .line span").first.inner_text() == answers[0]["class"]
+    page.fill("#label", "@home <of> ours; type=x")
+    page.check("#with-shown")
+    page.click("#teach-form button")
+    wait_for(page, "#taught", "1 added to @home")
+    assert run_shown("#teach")["label"] == "@home <of> ours; type=x"
+    with running.client() as client:
+        removed = client.delete("/v1/galleries/colours/images", params={"label": "@home <of> ours; type=x"})
+    assert removed.status_code == 200
+    assert told.errors == []
     page.close()
 
 

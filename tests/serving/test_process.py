@@ -15,9 +15,10 @@ import pytest
 from served import as_text, build_gallery, encode, save_tiny, serving
 from serving_process import started
 
+from vitrail.cli import main
 from vitrail.gallery.gallery import Gallery
 from vitrail.serving.fleet import Fleet, load_fleet
-from vitrail.serving.running import Hangups
+from vitrail.serving.hangups import Hangups
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals of Unix")
 
@@ -121,6 +122,22 @@ def test_sighup_while_models_are_loaded_is_obeyed_afterwards(tmp_path: Path) -> 
         while 'vitrail_reloads_total{result="loaded"} 1.0' not in client.get("/metrics").text:
             assert time.monotonic() < until
             time.sleep(0.02)
+
+
+def test_sighup_is_remembered_before_anything_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+
+    def read(words: list[str]) -> None:
+        seen.append(signal.getsignal(signal.SIGHUP))
+        raise ValueError("there is nothing to serve")
+
+    monkeypatch.setattr("vitrail.serving.fleet.read_entries", read)
+    former = signal.getsignal(signal.SIGHUP)
+    try:
+        assert main(["serve", "deit_tiny"]) == 2
+    finally:
+        signal.signal(signal.SIGHUP, former)
+    assert isinstance(getattr(seen[0], "__self__", None), Hangups)
 
 
 def test_kill_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:

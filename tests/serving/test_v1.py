@@ -95,12 +95,20 @@ def test_embeddings_and_maps(client: httpx.Client) -> None:
         ({"kind": "gradient", "class": "horse"}, "knows no class 'horse'"),
         ({"picture": "photo"}, "picture is one of overlay, map"),
         ({"layer": "first"}, "layer is a whole number"),
+        ({"layer": "--1"}, "layer is a whole number"),
     ],
 )
 def test_maps_that_there_are_not_are_refused(client: httpx.Client, words: dict[str, str], reason: str) -> None:
     answer = client.post("/v1/models/pets/explain", files={"image": encode()}, data=words)
     assert answer.status_code == 400
     assert reason in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("top", ["--3", "3-", "0", "1001", "\u0663", "9" * 5000])
+def test_numbers_that_are_none_are_refused(client: httpx.Client, top: str) -> None:
+    answer = client.post("/v1/models/pets/predict", files={"image": encode()}, data={"top": top})
+    assert answer.status_code == 400
+    assert "top is a whole number from 1 to 1000" in answer.json()["error"]["message"]
 
 
 def test_a_gallery_is_searched_and_learns_a_class(client: httpx.Client) -> None:
@@ -186,10 +194,46 @@ def test_prometheus_reads_numbers(client: httpx.Client) -> None:
 def test_the_routes_are_documented_without_a_network(client: httpx.Client) -> None:
     document = client.get("/openapi.json").json()
     assert "multipart/form-data" in document["paths"]["/v1/models/{name}/predict"]["post"]["requestBody"]["content"]
+    told = [
+        document["paths"][f"/v1/{kind}/{{name}}/search"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+        for kind in ("models", "galleries")
+    ]
+    assert [sorted(one["properties"]) for one in told] == [
+        ["coarse", "gallery", "images", "rank", "top"],
+        ["coarse", "images", "rank", "top"],
+    ]
+    asked = document["paths"]["/v2/models/{name}/infer"]["post"]["requestBody"]["content"]
+    assert asked["application/json"]["schema"]["required"] == ["inputs"]
+    assert "application/octet-stream" in asked
     page = client.get("/docs").text
     assert "/v1/galleries/{name}/images" in page
     assert "https://" not in page
     assert "<script" not in page
+
+
+def test_what_nobody_foresaw_is_an_error_like_all_others(
+    running: Running, client: httpx.Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fail(*_: object) -> None:
+        raise OSError(f"{__file__} is gone")
+
+    monkeypatch.setattr(running.service, "look", fail)
+    tensor = {"name": "image", "datatype": "BYTES", "shape": [1], "data": [as_text(encode())]}
+    bodies: dict[str, dict[str, object]] = {
+        "/v1/models/pets/predict": {"images": [as_text(encode())]},
+        "/v2/models/pets/infer": {"inputs": [tensor]},
+    }
+    for path, body in bodies.items():
+        answer = client.post(path, json=body, headers={"X-Request-ID": "order-67"})
+        assert (answer.status_code, answer.headers["content-type"]) == (500, "application/json")
+        assert answer.headers["x-request-id"] == "order-67"
+        assert "something went wrong in the server" in answer.text
+        assert not [word for word in (".py", "Traceback", "OSError", "gone") if word in answer.text]
+        error = answer.json()["error"]
+        assert isinstance(error, str) == path.startswith("/v2")
+        assert isinstance(error, str) or (error["status"], error["request_id"]) == (500, "order-67")
+    failed = [one for one in caplog.records if one.exc_info is not None]
+    assert [one.exc_info[0] for one in failed if one.exc_info] == [OSError, OSError]
 
 
 def test_no_answer_names_a_place_of_the_machine(client: httpx.Client, places: dict[str, Path]) -> None:

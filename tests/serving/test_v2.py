@@ -85,8 +85,12 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"inputs": [image(as_text(b"x"), shape=[0])]}, "is no list of up to four sizes"),
     ({"inputs": [image(as_text(b"x"), shape=[10**9, 10**9])]}, "more than 64 images"),
     ({"inputs": [image(as_text(b"x"), datatype="FP64")]}, "has the datatype 'FP64'"),
+    ({"inputs": [image(as_text(b"x"), datatype=["BYTES"])]}, "has the datatype"),
+    ({"inputs": [image(*[as_text(b"x")] * 256, shape=[1, 256])]}, "is [images] or [images, 1]"),
     ({"inputs": [image(as_text(b"x"), parameters={"binary_data_size": 99})]}, "more than the body holds"),
     ({"inputs": [{"name": "pixels", "datatype": "UINT8", "shape": [1, 1, 1, 3], "data": [1, 2, 999]}]}, "no bytes"),
+    ({"inputs": [{"name": "pixels", "datatype": "UINT8", "shape": [1, 1, 1, 1], "data": [10**400]}]}, "no bytes"),
+    ({"inputs": [{"name": "pixels", "datatype": "UINT8", "shape": [1, 1, 1, 1], "data": [1.5]}]}, "no bytes"),
     ({"inputs": [{"name": "pixels", "datatype": "UINT8", "shape": [3], "data": [1, 2, 3]}]}, "UINT8 [images, height"),
     ({"inputs": [{"name": "other", "datatype": "UINT8", "shape": [1], "data": [1]}]}, "give one input"),
     ({"inputs": [image(as_text(encode()))], "outputs": [{"name": "none"}]}, "has no output 'none'"),
@@ -98,6 +102,35 @@ def test_wrong_requests_are_refused_in_a_line(client: httpx.Client, body: dict[s
     answer = client.post("/v2/models/pets/infer", json=body)
     assert 400 <= answer.status_code < 500
     assert reason in answer.json()["error"]
+
+
+@pytest.mark.parametrize("length", ["9" * 5000, "--3", "0", "10000"])
+def test_a_length_that_is_none_is_refused(client: httpx.Client, length: str) -> None:
+    headers = {"Inference-Header-Content-Length": length}
+    answer = client.post("/v2/models/pets/infer", json={"inputs": []}, headers=headers)
+    assert (answer.status_code, "is no length within the body" in answer.json()["error"]) == (400, True)
+
+
+def test_texts_may_stand_in_a_column(client: httpx.Client) -> None:
+    texts = [[as_text(encode("red"))], [as_text(encode("blue"))]]
+    answer = ask(client, image(shape=[2, 1], data=texts))
+    assert answer.json()["outputs"][0]["shape"] == [2, 3]
+
+
+@pytest.mark.parametrize("value", [b"1,", b"{},", b"[],"])
+def test_json_of_millions_of_values_is_refused_unread(client: httpx.Client, value: bytes) -> None:
+    body = b'{"inputs": [' + value * 2_000_000 + b"1]}"
+    answer = client.post("/v2/models/pets/infer", content=body)
+    assert (answer.status_code, "or binary tensors" in answer.json()["error"]) == (413, True)
+
+
+def test_a_server_that_stops_is_not_ready(
+    running: Running, client: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running.service, "is_draining", True)
+    for path, told in (("health/ready", {}), ("models/pets/ready", {"name": "pets"})):
+        answer = client.get(f"/v2/{path}")
+        assert (answer.status_code, answer.json()) == (503, {**told, "ready": False})
 
 
 def test_the_client_of_triton_works(running: Running) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import random
+import re
 import signal
 import socket
 import threading
@@ -21,18 +22,25 @@ AREA = "server"
 NUM_TESTED = 1
 _ALLOWED = {200, 400, 408, 413, 415, 422, 429, 503}
 _MOST_MEMORY = 1_500_000  # kilobytes; a server that has just begun takes about a third
-_MINUTE, _LONG = 60.0, 0.05  # the share of attempts that last a minute
 _CLIENTS = 64
 
 
 def attempt(rng: random.Random, folder: Path) -> str | None:
-    """Ask for some seconds, or for a minute, reload meanwhile, then kill the server or tell it to stop."""
+    """Ask for some seconds, reload meanwhile, then kill the server or tell it to stop."""
+    return _attempt(rng, folder, seconds=rng.uniform(1.0, 3.0), is_killed=rng.random() < 0.5)
+
+
+def first_attempt(rng: random.Random, folder: Path) -> str | None:
+    """Ask for a minute, and tell how much was answered in how much memory."""
+    return _attempt(rng, folder, seconds=60.0, is_killed=False, is_told=True)
+
+
+def _attempt(rng: random.Random, folder: Path, *, seconds: float, is_killed: bool, is_told: bool = False) -> str | None:
     if os.name != "posix":
         return None
-    seconds = _MINUTE if rng.random() < _LONG else rng.uniform(1.0, 3.0)
     gallery = build_gallery(folder / "colours", save_tiny(folder / "pets"))
     own = Gallery(gallery).counts()
-    is_killed, num_reloads = rng.random() < 0.5, rng.randrange(3)
+    num_reloads = rng.randrange(3)
     seeds = [rng.randrange(1 << 30) for _ in range(_CLIENTS)]
     acknowledged: dict[str, int] = {}
     with started(str(folder / "pets"), str(gallery), "--max-queue", "32", "--timeout", "60") as process:
@@ -51,6 +59,8 @@ def attempt(rng: random.Random, folder: Path) -> str | None:
                 is_over.set()
             broken = [found for one in (*clients, writer) if (found := _end(one, is_over)) is not None]
         memory = 0 if is_killed else _find_memory(process)
+        if is_told:
+            print(f"server: {_count_answers(process)} in {seconds:.0f} s, {memory:,} kB at most", flush=True)
         if not is_killed:
             if not process.is_ready():
                 broken.append("it is not ready afterwards")
@@ -129,6 +139,15 @@ def _drop(port: int, body: bytes) -> None:
     with socket.create_connection(("127.0.0.1", port), timeout=10.0) as connection:
         head = f"POST /v1/models/pets/predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body) + 1}\r\n\r\n"
         connection.sendall(head.encode() + body)
+
+
+def _count_answers(process: ServingProcess) -> str:
+    """How many requests the server has answered, by status."""
+    counts: dict[str, int] = {}
+    numbers = process.client.get("/metrics").text
+    for status, count in re.findall(r'^vitrail_requests_total\{.*status="(\d+)"\} (\S+)', numbers, flags=re.MULTILINE):
+        counts[status] = counts.get(status, 0) + int(float(count))
+    return ", ".join(f"{count:,} x {status}" for status, count in sorted(counts.items()))
 
 
 def _find_memory(process: ServingProcess) -> int:

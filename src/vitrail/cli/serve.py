@@ -60,6 +60,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Load everything, then serve until told to stop."""
+    from vitrail.serving.hangups import Hangups
+
+    hangups = Hangups()
+    hangups.watch()  # first of all: `systemctl reload` may come at any time
     try:
         import fastapi  # noqa: F401
         import prometheus_client  # noqa: F401
@@ -71,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     from vitrail.evaluation.predict import choose_device
     from vitrail.serving.fleet import load_fleet, read_entries
-    from vitrail.serving.running import Hangups, bind, check_place, serve_forever
+    from vitrail.serving.running import bind, check_place, serve_forever
     from vitrail.serving.service import Service
     from vitrail.serving.telemetry import log_to_stderr
 
@@ -84,8 +88,6 @@ def run(arguments: argparse.Namespace) -> int:
     # The thread that computes has torch's own threads for itself: beside a second set of them, that of the thread which
     # loads, they would sleep between operations, and one image take half as long again.
     torch.set_num_threads(1)
-    hangups = Hangups()
-    hangups.watch()
     with bind(arguments.host, arguments.port) as listener:
         service = Service(
             lambda: load_fleet(entries, device=device, threads=arguments.threads),

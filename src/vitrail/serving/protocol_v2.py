@@ -1,6 +1,7 @@
 """Tensors of the Open Inference Protocol, version 2: in JSON, or behind it as bytes (the binary tensor extension)."""
 
 import json
+import re
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,10 +12,11 @@ import numpy as np
 from vitrail.serving.refusals import RefusedError
 from vitrail.serving.request_bodies import decode_base64, read_json_body
 
-_NUMBERS: dict[str, np.dtype[Any]] = {"UINT8": np.dtype("u1"), "FP32": np.dtype("<f4")}
-_MAX_LISTS = 1_000_000  # of a request in JSON: numbers may stand in a list of each pixel
+_MAX_VALUES = 2_000_000  # of a request in JSON, with the lists around them; each takes some 10 to 100 bytes
+_MANY = "send fewer, or binary tensors"
+_LENGTH = re.compile(r"[0-9]{1,12}")
 HEADER_LENGTH = "Inference-Header-Content-Length"
-BYTES = "BYTES"
+BYTES, UINT8 = "BYTES", "UINT8"
 
 
 @dataclass(frozen=True)
@@ -42,10 +44,10 @@ def read_tensors_asked(body: bytes, *, header_length: str | None, max_images: in
     """The content of a request, whole or refused."""
     length = len(body)
     if header_length is not None:
-        if not header_length.isdecimal() or not 0 < int(header_length) <= len(body):
+        if not _LENGTH.fullmatch(header_length) or not 0 < int(header_length) <= len(body):
             raise RefusedError(400, f"{HEADER_LENGTH} is no length within the body")
         length = int(header_length)
-    content, rest = read_json_body(body[:length], marks=b"[{", most=_MAX_LISTS), body[length:]
+    content, rest = read_json_body(body[:length], most=_MAX_VALUES, remedy=_MANY), body[length:]
     inputs = _objects(content, "inputs")
     if not inputs:
         raise RefusedError(400, "the request has no inputs")
@@ -103,8 +105,10 @@ def _read_tensor(entry: Mapping[str, Any], rest: bytes, *, max_images: int) -> t
     name, kind, shape = entry.get("name"), entry.get("datatype"), entry.get("shape")
     if not isinstance(name, str) or len(name) > 100:
         raise RefusedError(400, "an input has no name")
-    if kind != BYTES and kind not in _NUMBERS:
-        raise RefusedError(400, f"the input {name!r} has the datatype {str(kind)[:40]!r}; {BYTES} and UINT8 are taken")
+    if kind not in (BYTES, UINT8):
+        raise RefusedError(
+            400, f"the input {name!r} has the datatype {str(kind)[:40]!r}; {BYTES} and {UINT8} are taken"
+        )
     if (
         not isinstance(shape, list)
         or not 1 <= len(shape) <= 4
@@ -113,6 +117,8 @@ def _read_tensor(entry: Mapping[str, Any], rest: bytes, *, max_images: int) -> t
         raise RefusedError(400, f"the shape of the input {name!r} is no list of up to four sizes")
     if shape[0] > max_images:
         raise RefusedError(413, f"more than {max_images} images in a request")
+    if kind == BYTES and shape[1:] not in ([], [1]):
+        raise RefusedError(400, f"the shape of the input {name!r} is [images] or [images, 1], not {shape}")
     count = 1
     for size in shape:
         count *= size
@@ -128,10 +134,9 @@ def _read_tensor(entry: Mapping[str, Any], rest: bytes, *, max_images: int) -> t
         if len(texts) != count:
             raise RefusedError(400, f"the input {name!r} has {len(texts)} texts and the shape {shape}")
         return GivenTensor(name, tuple(shape), texts=texts), size
-    dtype = _NUMBERS[str(kind)]
-    if size != count * dtype.itemsize:
+    if size != count:
         raise RefusedError(400, f"the input {name!r} has {size} bytes and the shape {shape}")
-    return GivenTensor(name, tuple(shape), numbers=np.frombuffer(blob, dtype=dtype).reshape(shape)), size
+    return GivenTensor(name, tuple(shape), numbers=np.frombuffer(blob, dtype=np.uint8).reshape(shape)), size
 
 
 def _read_listed(name: str, kind: str, shape: tuple[int, ...], data: object, *, count: int) -> GivenTensor:
@@ -140,12 +145,16 @@ def _read_listed(name: str, kind: str, shape: tuple[int, ...], data: object, *, 
         raise RefusedError(400, f"the input {name!r} has {len(flat)} values and the shape {list(shape)}")
     if kind == BYTES:
         return GivenTensor(name, shape, texts=tuple(decode_base64(one, what=f"a text of {name!r}") for one in flat))
-    if not all(type(one) in (int, float) for one in flat):
+    if not set(map(type, flat)) <= {int, float}:
         raise RefusedError(400, f"the input {name!r} holds what is no number")
-    numbers = np.asarray(flat, dtype=np.float64)
-    if kind == "UINT8" and not bool(((numbers >= 0) & (numbers <= 255) & (numbers % 1 == 0)).all()):
-        raise RefusedError(400, f"the input {name!r} holds values that are no bytes")
-    return GivenTensor(name, shape, numbers=numbers.astype(_NUMBERS[kind]).reshape(shape))
+    wrong = RefusedError(400, f"the input {name!r} holds values that are no bytes")
+    try:
+        numbers = np.asarray(flat, dtype=np.float64)
+    except OverflowError:  # of a whole number beyond all floats
+        raise wrong from None
+    if not bool(((numbers >= 0) & (numbers <= 255) & (numbers == np.floor(numbers))).all()):
+        raise wrong
+    return GivenTensor(name, shape, numbers=numbers.astype(np.uint8).reshape(shape))
 
 
 def _flatten(data: object) -> list[Any]:

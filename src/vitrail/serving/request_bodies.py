@@ -2,6 +2,7 @@
 
 import base64
 import binascii
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +14,7 @@ from vitrail.storage.reading import parse_json
 _MAX_FIELDS = 32  # of a form, beside its files
 _MAX_WORD = 1000  # characters of a field
 _MAX_VALUES = 10_000  # of a JSON body, beside long texts; small ones unfold to many times their bytes
+_WHOLE = re.compile(r"-?[0-9]{1,9}")
 _HOW = 'send files of a form (-F image=@cat.jpg), {"images": ["BASE64"]} as application/json, or an image as it is'
 
 
@@ -40,10 +42,10 @@ def read_given(body: bytes, *, content_type: str, query: Mapping[str, str], limi
     return GivenBody(tuple(images), {**query, **words})
 
 
-def read_json_body(body: bytes, *, marks: bytes = b",[{", most: int = _MAX_VALUES) -> dict[str, Any]:
-    """A body that is a JSON object, with `most` of these marks, which stand before values; for a worker thread."""
-    if sum(body.count(mark) for mark in marks) > most:
-        raise RefusedError(413, f"the JSON holds more than {most:,} values or lists: send fewer")
+def read_json_body(body: bytes, *, most: int = _MAX_VALUES, remedy: str = "send fewer") -> dict[str, Any]:
+    """A body that is a JSON object of at most so many values; it may take a while and belongs into a worker thread."""
+    if sum(body.count(mark) for mark in b",[{") > most:  # each stands before a value
+        raise RefusedError(413, f"the JSON holds more than {most:,} values or lists: {remedy}")
     try:
         content = parse_json(body)
     except (ValueError, UnicodeError) as error:
@@ -74,7 +76,7 @@ def check_count(count: int, limits: ServingLimits) -> None:
 def read_number(words: Mapping[str, Any], key: str, *, default: int, least: int, most: int) -> int:
     """A whole number among the words of a request."""
     value = words.get(key, default)
-    if isinstance(value, str) and value.lstrip("-").isdecimal() and len(value) < 10:
+    if isinstance(value, str) and _WHOLE.fullmatch(value):
         value = int(value)
     if type(value) is not int or not least <= value <= most:
         raise RefusedError(400, f"{key} is a whole number from {least} to {most}, not {str(value)[:40]!r}")

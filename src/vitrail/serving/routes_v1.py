@@ -23,6 +23,11 @@ from vitrail.serving.service import Crew, Service
 _MOST_TOP = 1000
 _FILES = {"type": "array", "items": {"type": "string", "format": "binary"}, "description": "files of images"}
 _TEXTS = {"type": "array", "items": {"type": "string", "format": "byte"}, "description": "images in base64"}
+_SEARCHING = {
+    "top": "images and classes to tell, 10",
+    "rank": "cosine, conditional or oracle",
+    "coarse": "coarse class",
+}
 
 
 def make_v1(service: Service) -> APIRouter:
@@ -120,7 +125,7 @@ def _add_models(router: APIRouter, service: Service) -> None:
     @router.post(
         "/models/{name}/search",
         summary="Find the images of a gallery that are most like an image",
-        openapi_extra=_takes({"gallery": "its name, where the model has several", "top": "images to tell, 10"}),
+        openapi_extra=_takes({"gallery": "its name, where the model has several", **_SEARCHING}),
     )
     async def search(name: str, request: Request) -> JSONResponse:
         crew, model = _find(service, name, request, EMBED)
@@ -146,9 +151,7 @@ def _add_galleries(router: APIRouter, service: Service) -> None:
     @router.post(
         "/galleries/{name}/search",
         summary="Say what an image shows by a gallery, and which images are most like it",
-        openapi_extra=_takes(
-            {"top": "images and classes to tell, 10", "rank": "cosine, conditional or oracle", "coarse": "coarse class"}
-        ),
+        openapi_extra=_takes(_SEARCHING),
     )
     async def search_gallery(name: str, request: Request) -> JSONResponse:
         crew = service.crew

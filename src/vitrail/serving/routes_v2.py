@@ -11,7 +11,14 @@ from fastapi.responses import JSONResponse, Response
 
 import vitrail
 from vitrail.serving.bodies import receiving
-from vitrail.serving.protocol_v2 import BYTES, HEADER_LENGTH, TensorsAsked, read_tensors_asked, write_tensors_answer
+from vitrail.serving.protocol_v2 import (
+    BYTES,
+    HEADER_LENGTH,
+    UINT8,
+    TensorsAsked,
+    read_tensors_asked,
+    write_tensors_answer,
+)
 from vitrail.serving.refusals import RefusedError
 from vitrail.serving.served_model import EMBED, ServedModel, as_probabilities
 from vitrail.serving.service import Crew, Pixels, Service
@@ -19,6 +26,29 @@ from vitrail.serving.service import Crew, Pixels, Service
 _VERSION = "1"
 _IMAGE, _PIXELS = "image", "pixels"
 _ANSWER, _PROBABILITIES, _LABEL, _EMBEDDING = "answer", "probabilities", "label", "embedding"
+_TENSOR = {
+    "type": "object",
+    "properties": {
+        "name": {"enum": [_IMAGE, _PIXELS]},
+        "datatype": {"enum": [BYTES, UINT8]},
+        "shape": {"type": "array", "items": {"type": "integer"}},
+        "parameters": {"type": "object", "description": "binary_data_size, where the data follows behind the JSON"},
+        "data": {"type": "array", "items": {}, "description": "numbers, or files of images in base64"},
+    },
+    "required": ["name", "datatype", "shape"],
+}
+_OUTPUT = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+_ASKED = {
+    "type": "object",
+    "properties": {
+        "id": {"type": "string"},
+        "inputs": {"type": "array", "items": _TENSOR},
+        "outputs": {"type": "array", "items": _OUTPUT, "description": "the first that the model has unless given"},
+    },
+    "required": ["inputs"],
+}
+_BINARY = {"type": "string", "format": "binary", "description": f"JSON of {HEADER_LENGTH} bytes, then the tensors"}
+_BODY = {"application/json": {"schema": _ASKED}, "application/octet-stream": {"schema": _BINARY}}
 
 
 def make_v2(service: Service) -> APIRouter:
@@ -33,9 +63,14 @@ def make_v2(service: Service) -> APIRouter:
     async def live() -> JSONResponse:
         return JSONResponse({"live": True})
 
-    @router.get("/health/ready", summary="Say whether requests are answered: 200, or 503 while the server stops")
+    def tell_readiness(**others: str) -> JSONResponse:
+        return JSONResponse(
+            {**others, "ready": not service.is_draining}, status_code=503 if service.is_draining else 200
+        )
+
+    @router.get("/health/ready", summary="Say whether requests are answered")
     async def ready() -> JSONResponse:
-        return JSONResponse({"ready": not service.is_draining}, status_code=503 if service.is_draining else 200)
+        return tell_readiness()
 
     async def describe_model(name: str, request: Request) -> JSONResponse:
         model = service.crew.model(name)
@@ -47,7 +82,7 @@ def make_v2(service: Service) -> APIRouter:
                 "platform": "vitrail_torch",
                 "inputs": [
                     {"name": _IMAGE, "datatype": BYTES, "shape": [-1]},
-                    {"name": _PIXELS, "datatype": "UINT8", "shape": [-1, -1, -1, 3]},
+                    {"name": _PIXELS, "datatype": UINT8, "shape": [-1, -1, -1, 3]},
                 ],
                 "outputs": _describe_outputs(model),
             }
@@ -56,7 +91,7 @@ def make_v2(service: Service) -> APIRouter:
     async def model_ready(name: str, request: Request) -> JSONResponse:
         service.crew.model(name)
         request.state.served = name
-        return JSONResponse({"name": name, "ready": not service.is_draining})
+        return tell_readiness(name=name)
 
     async def infer(name: str, request: Request) -> Response:
         crew = service.crew
@@ -89,6 +124,7 @@ def make_v2(service: Service) -> APIRouter:
         router.post(
             f"{place}/infer",
             summary="Ask a model: image (BYTES, files as they are) or pixels (UINT8 [images, height, width, 3])",
+            openapi_extra={"requestBody": {"required": True, "content": _BODY}},
             include_in_schema=not is_hidden,
         )(infer)
     return router
@@ -111,7 +147,7 @@ def _find_images(asked: TensorsAsked) -> list[Pixels]:
     given = [name for name in asked.tensors if name in (_IMAGE, _PIXELS)]
     if len(given) != 1 or len(asked.tensors) != 1:
         raise RefusedError(
-            400, f"give one input, {_IMAGE} (BYTES) or {_PIXELS} (UINT8), not: {', '.join(asked.tensors)}"
+            400, f"give one input, {_IMAGE} (BYTES) or {_PIXELS} ({UINT8}), not: {', '.join(asked.tensors)}"
         )
     tensor = asked.tensors[given[0]]
     if given == [_IMAGE]:
@@ -119,8 +155,8 @@ def _find_images(asked: TensorsAsked) -> list[Pixels]:
             raise RefusedError(400, f"the input {_IMAGE} is of {BYTES}: files of images as they are")
         return list(tensor.texts)
     numbers = tensor.numbers
-    if numbers is None or numbers.dtype != np.uint8 or numbers.ndim != 4 or numbers.shape[3] != 3:
-        raise RefusedError(400, f"the input {_PIXELS} is UINT8 [images, height, width, 3]")
+    if numbers is None or numbers.ndim != 4 or numbers.shape[3] != 3:
+        raise RefusedError(400, f"the input {_PIXELS} is {UINT8} [images, height, width, 3]")
     return [np.ascontiguousarray(one) for one in numbers]
 
 

@@ -12,6 +12,7 @@ from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from vitrail.serving.app import make_app
 from vitrail.serving.guard import is_loopback
+from vitrail.serving.hangups import Hangups
 from vitrail.serving.limits import ServingLimits
 from vitrail.serving.service import Service
 from vitrail.serving.telemetry import LOGGER
@@ -36,22 +37,6 @@ def bind(host: str, port: int) -> socket.socket:
         listener.close()
         raise ValueError(f"can't serve at {host}:{port}: {error.strerror}: choose another --host or --port") from None
     return listener
-
-
-class Hangups:
-    """Signals to load anew that come while models are being loaded, to be obeyed when the server begins."""
-
-    def __init__(self) -> None:
-        self.has_come = False
-
-    def watch(self) -> None:
-        """Remember SIGHUP from now on; it would end the process."""
-        if hasattr(signal, "SIGHUP"):
-            with contextlib.suppress(ValueError):  # not in the main thread, where tests run it
-                signal.signal(signal.SIGHUP, self._note)
-
-    def _note(self, *_: object) -> None:
-        self.has_come = True
 
 
 class ServerProcess(uvicorn.Server):

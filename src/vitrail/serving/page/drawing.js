@@ -42,6 +42,11 @@ export function failure(message) {
   return element("p", { class: "failure", role: "alert" }, message);
 }
 
+// A file of a form, whose name curl reads in quotes where it holds signs that divide its parts.
+function quoteForCurl(name) {
+  return /[",;\\\s]/.test(name) ? `"${name.replace(/["\\]/g, "\\$&")}"` : name;
+}
+
 function quoteForShell(text) {
   return /^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`;
 }
@@ -51,8 +56,8 @@ export function code({ url, fields = {}, file, key = false, out = null, files = 
   const names = files ?? [file];
   const curl = ["curl"];
   if (key) curl.push("-H 'Authorization: Bearer KEY'");
-  for (const name of names) curl.push(`-F ${quoteForShell(`image=@${name}`)}`);
-  for (const [name, value] of Object.entries(fields)) curl.push(`-F ${quoteForShell(`${name}=${value}`)}`);
+  for (const name of names) curl.push(`-F ${quoteForShell(`image=@${quoteForCurl(name)}`)}`);
+  for (const [name, value] of Object.entries(fields)) curl.push(`--form-string ${quoteForShell(`${name}=${value}`)}`);
   if (out !== null) curl.push(`-o ${out}`);
   curl.push(quoteForShell(url));
   const python = [

@@ -4,18 +4,11 @@ import { prepareCamera } from "/static/camera.js";
 import { bars, code, element, failure, percent, thumbnails } from "/static/drawing.js";
 
 const find = (id) => document.getElementById(id);
-const state = { models: [], galleries: [], model: null, ready: false, gallery: null, picture: null, name: "picture.jpg", key: "", turn: 0, choice: 0, choosing: false };
+const state = { models: [], model: null, ready: false, gallery: null, picture: null, name: "picture.jpg", key: "", turn: 0, choice: 0, choosing: false };
 const TOP = 5;
 const RESULTS = ["classes", "maps", "overlay", "neighbours"];
 
 // Asking.
-
-class Refused extends Error {
-  constructor(message, status) {
-    super(message);
-    this.status = status;
-  }
-}
 
 async function ask(path, { method = "GET", body = null, signal = null } = {}) {
   const headers = state.key ? { Authorization: `Bearer ${state.key}` } : {};
@@ -24,7 +17,7 @@ async function ask(path, { method = "GET", body = null, signal = null } = {}) {
     answer = await fetch(path, { method, headers, body, signal });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Refused("The server can't be reached.", 0);
+    throw new Error("The server can't be reached.");
   }
   if (answer.ok) return answer;
   let message = `The server answered with ${answer.status}.`;
@@ -32,7 +25,7 @@ async function ask(path, { method = "GET", body = null, signal = null } = {}) {
     message = (await answer.json()).error.message;
   } catch { /* it was no JSON */ }
   if (answer.status === 401) find("access").open = true;
-  throw new Refused(message, answer.status);
+  throw new Error(message);
 }
 
 function form(fields, pictures = [[state.picture, state.name]]) {
@@ -52,21 +45,23 @@ function tell(id, path, fields, options = {}) {
   find(id).querySelector(".code").replaceChildren(code({ url, fields, file: state.name, key: Boolean(state.key), ...options }));
 }
 
+function showFailure(id, error) {
+  show(id, failure(error.message));
+  find(id).querySelector(".code").replaceChildren();
+}
+
 function complain(message) {
   find("error").textContent = message;
   find("error").hidden = false;
 }
 
-// What is served.
-
-// What was begun before the last choice of a model, or before the last key, is dropped when it comes.
+// What is served. What was begun before the last choice of a model, or before the last key, is dropped when it comes.
 
 async function begin() {
   await choosing(async (isLast) => {
     const listed = await (await ask("/v1/models")).json();
     if (!isLast()) return;
     state.models = listed.models;
-    state.galleries = listed.galleries;
     choose("model", state.models.map((model) => model.name));
     if (state.models.length) await loadModel(find("model").value, isLast);
   });
@@ -144,17 +139,20 @@ async function look() {
   }
   const able = (ability) => state.model?.abilities.includes(ability);
   const tasks = [];
-  if (able("predict")) tasks.push(showClasses(turn));
-  if (able("segment")) tasks.push(showPlaces(turn, "segment"));
-  if (able("detect")) tasks.push(showPlaces(turn, "detect"));
-  if (state.gallery) tasks.push(showNeighbours(turn));
-  if (able("explain")) tasks.push(showMap(turn));
-  const ended = await Promise.allSettled(tasks);
+  if (able("predict")) tasks.push(["classes", classesAsked = showClasses(turn)]);
+  if (able("segment")) tasks.push(["overlay", showPlaces(turn, "segment")]);
+  if (able("detect")) tasks.push(["overlay", showPlaces(turn, "detect")]);
+  if (state.gallery) tasks.push(["neighbours", showNeighbours(turn)]);
+  if (able("explain")) tasks.push(["maps", showMap(turn)]);
+  const ended = await Promise.allSettled(tasks.map(([, task]) => task));
   if (turn !== state.turn) return;
-  const wrong = ended.find((one) => one.status === "rejected");
+  if (tasks.length && ended.every((one) => one.status === "rejected")) {
+    fail(ended[0].reason); // such as of a broken picture: once, not in every part
+    return;
+  }
+  ended.forEach((one, place) => { if (one.status === "rejected") showFailure(tasks[place][0], one.reason); });
   const said = ended.map((one) => one.value).filter(Boolean).join("; ");
-  find("status").textContent = wrong ? "" : `Answered by ${state.model.name}${said && `: ${said}`}.`;
-  if (wrong) fail(wrong.reason);
+  find("status").textContent = `Answered by ${state.model.name}${said && `: ${said}`}.`;
 }
 
 function modelPath(verb) {
@@ -192,8 +190,11 @@ async function showPlaces(turn, verb) {
 // Maps.
 
 let mapAsked = null;
+let classesAsked = null;
 
 function prepareMaps() {
+  classesAsked = null;
+  find("class").replaceChildren(); // another model has other classes
   const maps = state.model.maps;
   if (!maps) return;
   choose("kind", maps.kinds);
@@ -229,6 +230,10 @@ function mapFields() {
 }
 
 async function showMap(turn) {
+  if (find("kind").value === "gradient") { // of a class of this picture
+    await classesAsked?.catch(() => {});
+    if (turn !== state.turn) return;
+  }
   mapAsked?.abort();
   mapAsked = new AbortController();
   const fields = mapFields();
@@ -257,7 +262,7 @@ async function changeMap() {
   try {
     await showMap(turn);
   } catch (error) {
-    if (turn === state.turn) show("maps", failure(error.message));
+    if (turn === state.turn) showFailure("maps", error);
   }
 }
 
