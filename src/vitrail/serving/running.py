@@ -28,7 +28,8 @@ def check_place(host: str, *, has_keys: bool) -> None:
 def bind(host: str, port: int) -> socket.socket:
     """A socket at that place, which nobody can connect to yet."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    # With the protocol asyncio turns off Nagle's algorithm, which keeps the body back until the client has the head.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
