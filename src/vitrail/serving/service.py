@@ -118,7 +118,7 @@ class Service:
         self.crew = self._gather(load())
         self._reloading = asyncio.Lock()
         self._leaving: set[asyncio.Task[None]] = set()
-        self.held = 0  # bytes of requests that are being answered
+        self.held = 0  # bytes of requests that are being answered, and of answers that clients have not taken
         self.is_draining = False
 
     def _gather(self, fleet: Fleet) -> Crew:

@@ -42,7 +42,7 @@ class Telemetry:
         )
         self.gallery = Gauge("vitrail_gallery_images", "images of a gallery", ["name"], registry=registry)
         self.held = Gauge(
-            "vitrail_held_bytes", "bytes of requests being answered", registry=registry
+            "vitrail_held_bytes", "bytes of requests being answered and of answers not yet taken", registry=registry
         )
         self.reloads = Counter("vitrail_reloads", "times that all was loaded anew", ["result"], registry=registry)
 
