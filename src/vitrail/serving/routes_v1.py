@@ -2,7 +2,7 @@
 
 import asyncio
 import base64
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -17,6 +17,7 @@ from vitrail.serving.request_bodies import (
     read_optional_number,
     read_word,
 )
+from vitrail.serving.served_gallery import ServedGallery
 from vitrail.serving.served_model import EMBED, EXPLAIN, DrawnAnswer, ServedModel
 from vitrail.serving.service import Crew, Service
 
@@ -124,16 +125,14 @@ def _add_models(router: APIRouter, service: Service) -> None:
     )
     async def search(name: str, request: Request) -> JSONResponse:
         crew, model = _find(service, name, request, EMBED)
-        async with receiving_images(request, service) as given:
-            gallery = crew.gallery_of(model, read_word(given.words, "gallery"))
-            return await _search(service, crew, gallery.name, given)
+        return await _search(service, crew, request, lambda words: crew.gallery_of(model, read_word(words, "gallery")))
 
 
 def _add_galleries(router: APIRouter, service: Service) -> None:
     @router.get("/galleries", summary="List all galleries")
     async def list_galleries() -> JSONResponse:
-        galleries = service.crew.fleet.galleries.values()
-        described = await asyncio.gather(*(service.workers.run(one.describe) for one in galleries))
+        crew = service.crew
+        described = await asyncio.gather(*(crew.ask(one, one.describe) for one in crew.fleet.galleries.values()))
         return JSONResponse({"galleries": [_summarise(one) for one in described]})
 
     @router.get("/galleries/{name}", summary="Tell the classes of a gallery and how many images each has")
@@ -141,7 +140,7 @@ def _add_galleries(router: APIRouter, service: Service) -> None:
         crew = service.crew
         gallery = crew.gallery(name)
         request.state.served = name
-        return JSONResponse(await service.workers.run(gallery.describe))
+        return await crew.ask(gallery, lambda: JSONResponse(gallery.describe()))
 
     @router.post(
         "/galleries/{name}/search",
@@ -152,10 +151,9 @@ def _add_galleries(router: APIRouter, service: Service) -> None:
     )
     async def search_gallery(name: str, request: Request) -> JSONResponse:
         crew = service.crew
-        crew.gallery(name)
+        gallery = crew.gallery(name)
         request.state.served = name
-        async with receiving_images(request, service) as given:
-            return await _search(service, crew, name, given)
+        return await _search(service, crew, request, lambda words: gallery)
 
     @router.post(
         "/galleries/{name}/images",
@@ -164,13 +162,16 @@ def _add_galleries(router: APIRouter, service: Service) -> None:
         status_code=201,
     )
     async def add(name: str, request: Request) -> JSONResponse:
-        gallery = service.crew.gallery(name)
+        crew = service.crew
+        gallery = crew.gallery(name)
         request.state.served = name
         async with receiving_images(request, service) as given:
-            label = read_word(given.words, "label")
+            label, coarse = read_word(given.words, "label"), read_word(given.words, "coarse")
             if label is None or not label.strip():
                 raise RefusedError(400, "say which class the images are of: label=NAME")
-            added = await service.add(gallery, label, given.images, coarse=read_word(given.words, "coarse"))
+            images, vectors = await service.prepare(crew, gallery, given.images)
+        del given  # it is large, and the gallery may keep all who change it waiting
+        added = await crew.change(gallery, lambda: gallery.add(label, images, vectors, coarse=coarse))
         return JSONResponse({"gallery": name, **added}, status_code=201)
 
     @router.delete(
@@ -178,7 +179,8 @@ def _add_galleries(router: APIRouter, service: Service) -> None:
         summary="Remove a class with all its images, label=NAME, or one image, id=ID (a key that may write)",
     )
     async def remove(name: str, request: Request) -> JSONResponse:
-        gallery = service.crew.gallery(name)
+        crew = service.crew
+        gallery = crew.gallery(name)
         request.state.served = name
         words: dict[str, Any] = dict(request.query_params)
         async with receiving(request, service) as body:
@@ -186,7 +188,11 @@ def _add_galleries(router: APIRouter, service: Service) -> None:
         label, identity = read_word(words, "label"), read_word(words, "id")
         if (label is None) == (identity is None):
             raise RefusedError(400, "say what is to be removed: label=NAME, or id=ID of one image")
-        return JSONResponse({"gallery": name, **await service.remove(gallery, label=label, identity=identity)})
+        if label is not None:
+            removed = await crew.change(gallery, lambda: gallery.remove(label))
+        else:
+            removed = await crew.change(gallery, lambda: gallery.remove_image(str(identity)))
+        return JSONResponse({"gallery": name, **removed})
 
 
 def _find(service: Service, name: str, request: Request, ability: str) -> tuple[Crew, ServedModel]:
@@ -211,16 +217,22 @@ async def _answer(service: Service, name: str, request: Request, ability: str) -
     return JSONResponse({"model": name, "predictions": [_with_pictures(one) for one in answers]})
 
 
-async def _search(service: Service, crew: Crew, name: str, given: GivenBody) -> JSONResponse:
-    found = await service.search(
-        crew,
-        crew.gallery(name),
-        given.images,
-        top=read_number(given.words, "top", default=10, least=1, most=_MOST_TOP),
-        rank=read_word(given.words, "rank"),
-        coarse=read_word(given.words, "coarse"),
-    )
-    return JSONResponse({"gallery": name, "results": found})
+async def _search(
+    service: Service, crew: Crew, request: Request, choose: Callable[[Mapping[str, Any]], ServedGallery]
+) -> JSONResponse:
+    """What the gallery that the words of a request choose says about its images."""
+    async with receiving_images(request, service) as given:
+        gallery = choose(given.words)
+        top = read_number(given.words, "top", default=10, least=1, most=_MOST_TOP)
+        rank, coarse = read_word(given.words, "rank"), read_word(given.words, "coarse")
+        vectors = await service.look(crew, gallery.viewer, EMBED, given.images)
+    del given  # it is large, and the gallery may keep all who ask waiting
+
+    def search() -> JSONResponse:
+        found = gallery.search(vectors, top=top, rank=rank, coarse=coarse)
+        return JSONResponse({"gallery": gallery.name, "results": found})
+
+    return await crew.ask(gallery, search)
 
 
 def _with_pictures(one: DrawnAnswer) -> dict[str, Any]:
