@@ -240,6 +240,14 @@ def test_a_form_of_many_parts_is_refused(client: httpx.Client) -> None:
     assert (answer.status_code, "more than 32 fields" in answer.text) == (400, True)
 
 
+def test_a_search_tells_a_bounded_number_of_images(running: Running, client: httpx.Client) -> None:
+    pictures = [("image", encode(seed=seed)) for seed in range(2)]
+    for path in ("/v1/galleries/colours/search", "/v1/models/pets/search"):
+        refused = client.post(path, files=pictures, data={"top": "501"})
+        assert (refused.status_code, "at most 1,000 hits, not 1,002" in refused.text) == (413, True)
+        assert client.post(path, files=pictures, data={"top": "500"}).status_code == 200
+
+
 def test_a_body_without_an_end_is_refused(client: httpx.Client) -> None:
     def endless() -> Iterator[bytes]:
         for _ in range(400):

@@ -8,10 +8,12 @@ import httpx
 import numpy as np
 import pytest
 import torch
+from fastapi.responses import JSONResponse
 from served import CLASSES, Running, as_text, build_gallery, encode, read_png, save_tiny, serving
 from tiny_galleries import paint
 
 from vitrail.inference.trained import load_trained
+from vitrail.serving import routes_v1
 from vitrail.serving.served_model import ServedModel
 
 
@@ -230,6 +232,21 @@ def test_batches_hold_images_of_several_requests(running: Running) -> None:
     assert len({tuple(one["class"] for one in each["answers"]) for each in many.json()["predictions"]}) == 1
     assert sum(seen) == 40
     assert max(seen) == 16
+
+
+def test_answers_are_written_by_worker_threads(client: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[str] = []
+
+    class Watched(JSONResponse):
+        def render(self, content: object) -> bytes:
+            threads.append(threading.current_thread().name)
+            return super().render(content)
+
+    monkeypatch.setattr(routes_v1, "JSONResponse", Watched)
+    for path in ("models/pets/predict", "models/pets/embed", "models/pets/search", "galleries/colours/search"):
+        assert client.post(f"/v1/{path}", files={"image": encode()}).status_code == 200
+    assert client.get("/v1/galleries/colours").status_code == 200
+    assert [name.partition("_")[0] for name in threads] == ["worker"] * 5
 
 
 def test_images_for_a_gallery_are_embedded_where_models_compute(

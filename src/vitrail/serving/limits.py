@@ -13,6 +13,7 @@ class ServingLimits:
     max_held: int = 512 * _MEGABYTE  # bytes of all requests that are being answered, and of answers not yet taken
     max_pixels: int = 40_000_000  # of an image, before it is decoded
     max_images: int = 64  # of a request
+    max_hits: int = 1000  # of a search, of all its images together
     max_queue: int = 256  # images that may wait for each model, in decoding and computing
     max_batch: int = 16  # images that are computed together; on a CPU, torch's own models take one a thread at least
     batch_wait: float = 0.005  # seconds that a batch waits for images that are being decoded or may come back

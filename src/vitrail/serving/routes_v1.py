@@ -9,6 +9,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from vitrail.serving.bodies import receiving, receiving_images
+from vitrail.serving.limits import ServingLimits
 from vitrail.serving.refusals import RefusedError
 from vitrail.serving.request_bodies import (
     GivenBody,
@@ -58,15 +59,21 @@ def _add_models(router: APIRouter, service: Service) -> None:
         async with receiving_images(request, service) as given:
             top = read_number(given.words, "top", default=5, least=1, most=_MOST_TOP)
             logits = await service.look(crew, model, "predict", given.images)
-            answers = model.read_logits(logits, top=top)
-        return JSONResponse({"model": name, "predictions": [_without_path(one.record()) for one in answers]})
+
+            def render() -> JSONResponse:
+                answers = model.read_logits(logits, top=top)
+                return JSONResponse({"model": name, "predictions": [_without_path(one.record()) for one in answers]})
+
+            return await service.renderers.run(render)
 
     @router.post("/models/{name}/embed", summary="Embed images", openapi_extra=_takes({}))
     async def embed(name: str, request: Request) -> JSONResponse:
         crew, model = _find(service, name, request, EMBED)
         async with receiving_images(request, service) as given:
             vectors = await service.look(crew, model, EMBED, given.images)
-        return JSONResponse({"model": name, "embeddings": [vector.tolist() for vector in vectors]})
+            return await service.renderers.run(
+                lambda: JSONResponse({"model": name, "embeddings": [vector.tolist() for vector in vectors]})
+            )
 
     @router.post(
         "/models/{name}/segment",
@@ -210,11 +217,13 @@ async def _answer(service: Service, name: str, request: Request, ability: str) -
         if asked is not None:
             _only(given)
         answers = await service.answer(crew, model, ability, given.images)
-    if asked is not None:
-        if asked not in answers[0].pictures:
-            raise RefusedError(400, f"picture is one of {', '.join(answers[0].pictures)}, not {asked!r}")
-        return Response(answers[0].pictures[asked], media_type="image/png")
-    return JSONResponse({"model": name, "predictions": [_with_pictures(one) for one in answers]})
+        if asked is None:
+            return await service.renderers.run(
+                lambda: JSONResponse({"model": name, "predictions": [_with_pictures(one) for one in answers]})
+            )
+    if asked not in answers[0].pictures:
+        raise RefusedError(400, f"picture is one of {', '.join(answers[0].pictures)}, not {asked!r}")
+    return Response(answers[0].pictures[asked], media_type="image/png")
 
 
 async def _search(
@@ -225,6 +234,7 @@ async def _search(
         gallery = choose(given.words)
         top = read_number(given.words, "top", default=10, least=1, most=_MOST_TOP)
         rank, coarse = read_word(given.words, "rank"), read_word(given.words, "coarse")
+        _check_hits(len(given.images) * top, service.limits)
         vectors = await service.look(crew, gallery.viewer, EMBED, given.images)
     del given  # it is large, and the gallery may keep all who ask waiting
 
@@ -233,6 +243,13 @@ async def _search(
         return JSONResponse({"gallery": gallery.name, "results": found})
 
     return await crew.ask(gallery, search)
+
+
+def _check_hits(count: int, limits: ServingLimits) -> None:
+    if count > limits.max_hits:
+        raise RefusedError(
+            413, f"an answer has at most {limits.max_hits:,} hits, not {count:,}: send fewer images, or a smaller top"
+        )
 
 
 def _with_pictures(one: DrawnAnswer) -> dict[str, Any]:

@@ -27,6 +27,7 @@ Result = TypeVar("Result")
 _COUNT_SECONDS = 2.0  # in which galleries are counted; of one that takes longer, the last count is told
 _ASKING = 4  # questions to a gallery that are answered at a time
 _MOST_ASKING, _MOST_CHANGING = 64, 8  # that wait for each gallery
+_RENDERERS = 2  # threads that write answers
 
 
 class Crew:
@@ -136,6 +137,7 @@ class Service:
         self.keys: KeyRing | None = None if keys_file is None else read_keys(keys_file)
         self.lane = ComputeLane(threads=threads)
         self.workers = Workers(num_workers or min(8, 2 + (os.cpu_count() or 1)))
+        self.renderers = Workers(_RENDERERS)  # an answer that is there does not wait for images that are to be decoded
         self._loaders = Workers(1)  # what is loaded anew may take long
         self._counting: dict[ServedGallery, asyncio.Task[None]] = {}
         self.crew = self._gather(load())
@@ -173,6 +175,7 @@ class Service:
             await leaving
         self.lane.close()
         self.workers.close()
+        self.renderers.close()
         self._loaders.close()
         for counting in list(self._counting.values()):
             counting.cancel()
@@ -230,7 +233,10 @@ class Service:
     async def answer(self, crew: Crew, model: ServedModel, verb: str, images: Sequence[bytes]) -> list[DrawnAnswer]:
         """Answers about places in each image."""
         with crew.batcher(model, verb).reserve(len(images)) as place:
-            await self.workers.map(open_checked, images, self.limits.max_pixels)
+            opened = await self.workers.map(open_checked, images, self.limits.max_pixels)
+            if sum(one.height * one.width for one in opened) > self.limits.max_pixels:  # pictures are drawn of them all
+                most = self.limits.max_pixels / 1e6
+                raise RefusedError(413, f"the images have more than {most:,.4g} megapixels together: send fewer")
             return await place.ask(list(images))
 
     async def explain(self, crew: Crew, model: ServedModel, image: bytes, **asked: Any) -> DrawnMap:
