@@ -38,6 +38,7 @@ class Running:
 
     service: Service
     port: int
+    server: ServerProcess
 
     @property
     def address(self) -> str:
@@ -120,7 +121,7 @@ def serving(
         assert thread.is_alive()
         time.sleep(0.01)
     try:
-        yield Running(service, port)
+        yield Running(service, port, server)
     finally:
         server.should_exit = True
         thread.join(30.0)

@@ -15,7 +15,14 @@ from PIL import Image, ImageChops, ImageFile, ImageOps, features
 from torch import Tensor
 
 from vitrail.data.augment import Augmentation, EvaluationView
-from vitrail.data.decode import BrokenImageError, ImageTooLargeError, open_image, opened, take_library_lines
+from vitrail.data.decode import (
+    BrokenImageError,
+    ImageTooLargeError,
+    library_lines,
+    open_image,
+    opened,
+    take_library_lines,
+)
 from vitrail.data.decode.library_lines import LIBRARY_LINES
 from vitrail.data.draws import Draws
 from vitrail.settings.images import AugmentationSettings
@@ -664,6 +671,23 @@ def test_what_others_print_while_an_image_is_decoded_reaches_the_screen(capfd: p
         os.write(2, b"epoch 3: 12 %\nCorrupt JPEG data: bad Huffman code\nepoch 3: 13 %")
     assert capfd.readouterr().err == "epoch 3: 12 %\nepoch 3: 13 %"
     assert take_library_lines() == ["Corrupt JPEG data: bad Huffman code"]
+
+
+def test_much_that_is_printed_does_not_wait_for_the_last_decoder(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(library_lines, "_MAX_BYTES", 100)
+    with LIBRARY_LINES:
+        with LIBRARY_LINES:
+            os.write(2, b"epoch 3: 12 %\n")
+        assert capfd.readouterr().err == ""
+        with LIBRARY_LINES:
+            os.write(2, b"Corrupt JPEG data: bad Huffman code\n" * 3)
+        assert capfd.readouterr().err == "epoch 3: 12 %\n"
+        assert len(take_library_lines()) == 3
+        os.write(2, b"Corrupt JPEG data: premature end\n")
+    assert capfd.readouterr().err == ""
+    assert take_library_lines() == ["Corrupt JPEG data: premature end"]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

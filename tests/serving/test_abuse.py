@@ -23,8 +23,9 @@ from damaged_bodies import draw_body
 from PIL import Image
 from served import Running, build_gallery, encode, save_tiny, serving
 
+from vitrail.data.decode import OpenedImage
+from vitrail.serving import decoding
 from vitrail.serving.limits import ServingLimits
-from vitrail.serving.served_gallery import ServedGallery
 
 LIMITS = ServingLimits(
     max_body=200_000,
@@ -99,26 +100,27 @@ def head_of(length: int) -> bytes:
 @pytest.mark.parametrize("kind", ["JPEG", "PNG"])
 def test_large_images_are_added_small(model: Path, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     held: list[int] = []
-    add = ServedGallery.add
+    shrink = decoding._shrink
 
-    def watch(self: ServedGallery, label: str, images: list[np.ndarray], **given: object) -> dict[str, object]:
-        held.append(sum(image.nbytes for image in images))
-        assert all(2 * 96 <= max(image.shape) <= 4 * 96 for image in images)
-        return add(self, label, images, **given)  # type: ignore[arg-type]
+    def watch(image: OpenedImage, spare: float) -> np.ndarray:
+        pixels = shrink(image, spare)
+        held.append(pixels.nbytes)
+        assert 2 * 96 <= max(pixels.shape) <= 4 * 96
+        return pixels
 
-    monkeypatch.setattr(ServedGallery, "add", watch)
     gallery = build_gallery(tmp_path / "colours", model)
-    with serving(str(gallery), limits=ServingLimits(max_added=3_000_000)) as server, server.client() as client:
+    with serving(str(gallery)) as server, server.client() as client:
         large = [("image", encode("red", seed=seed, kind=kind, side=1500)) for seed in range(4)]
-        added = client.post("/v1/galleries/colours/images", files=large, data={"label": "large"})
+        with monkeypatch.context() as patched:
+            patched.setattr(decoding, "_shrink", watch)
+            added = client.post("/v1/galleries/colours/images", files=large, data={"label": "large"})
         assert (added.status_code, added.json()["added"]) == (201, 4)
         strip = Image.new("RGB", (40_000, 30))  # none of its few rows can be left out
         file = BytesIO()
         strip.save(file, "PNG")
-        refused = client.post("/v1/galleries/colours/images", files={"image": file.getvalue()}, data={"label": "strip"})
-        assert (refused.status_code, "send fewer at a time" in refused.text) == (413, True)
-        assert "strip" not in client.get("/v1/galleries/colours").json()["classes"]
-    assert held[0] < 4 * 4 * 96 * 4 * 96 * 3  # of 27 MB
+        added = client.post("/v1/galleries/colours/images", files={"image": file.getvalue()}, data={"label": "strip"})
+        assert (added.status_code, added.json()["added"]) == (201, 1)
+    assert sum(held) < 4 * 4 * 96 * 4 * 96 * 3  # of 27 MB
 
 
 ADDED = "/v1/galleries/colours/images"
@@ -236,6 +238,14 @@ def test_a_form_of_many_parts_is_refused(client: httpx.Client) -> None:
     body = b"".join(part % number for number in range(3000)) + b"--b--\r\n"
     answer = client.post(PREDICT, content=body, headers={"Content-Type": "multipart/form-data; boundary=b"})
     assert (answer.status_code, "more than 32 fields" in answer.text) == (400, True)
+
+
+def test_a_search_tells_a_bounded_number_of_images(running: Running, client: httpx.Client) -> None:
+    pictures = [("image", encode(seed=seed)) for seed in range(2)]
+    for path in ("/v1/galleries/colours/search", "/v1/models/pets/search"):
+        refused = client.post(path, files=pictures, data={"top": "501"})
+        assert (refused.status_code, "at most 1,000 hits, not 1,002" in refused.text) == (413, True)
+        assert client.post(path, files=pictures, data={"top": "500"}).status_code == 200
 
 
 def test_a_body_without_an_end_is_refused(client: httpx.Client) -> None:

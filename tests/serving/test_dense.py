@@ -2,6 +2,7 @@
 
 import base64
 from collections.abc import Iterator
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 
@@ -113,3 +114,13 @@ def test_the_protocol_gives_answers_as_texts(client: httpx.Client) -> None:
     (output,) = client.post("/v2/models/pixels/infer", json=asked).json()["outputs"]
     assert output["name"] == "answer"
     assert '"classes"' in output["data"][0]
+
+
+def test_images_that_pictures_are_drawn_of_are_bounded_together(
+    running: Running, client: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running.service, "limits", replace(running.service.limits, max_pixels=2000))
+    pictures = [("image", encode(side=40))] * 2
+    assert client.post("/v1/models/pixels/segment", files=pictures[:1]).status_code == 200
+    refused = client.post("/v1/models/pixels/segment", files=pictures)
+    assert (refused.status_code, "more than 0.002 megapixels together" in refused.text) == (413, True)

@@ -1,16 +1,20 @@
 """Models and galleries over real HTTP: what they answer, and that it is what Python gives."""
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import httpx
 import numpy as np
 import pytest
 import torch
+from fastapi.responses import JSONResponse
 from served import CLASSES, Running, as_text, build_gallery, encode, read_png, save_tiny, serving
 from tiny_galleries import paint
 
 from vitrail.inference.trained import load_trained
+from vitrail.serving import routes_v1
+from vitrail.serving.served_model import ServedModel
 
 
 @pytest.fixture(scope="module")
@@ -274,9 +278,40 @@ def test_batches_hold_images_of_several_requests(running: Running) -> None:
     assert max(seen) == 16
 
 
-def test_a_batch_is_computed_as_its_images_would_be_alone(places: dict[str, Path]) -> None:
-    from vitrail.serving.served_model import ServedModel
+def test_answers_are_written_by_worker_threads(client: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[str] = []
 
+    class Watched(JSONResponse):
+        def render(self, content: object) -> bytes:
+            threads.append(threading.current_thread().name)
+            return super().render(content)
+
+    monkeypatch.setattr(routes_v1, "JSONResponse", Watched)
+    for path in ("models/pets/predict", "models/pets/embed", "models/pets/search", "galleries/colours/search"):
+        assert client.post(f"/v1/{path}", files={"image": encode()}).status_code == 200
+    assert client.get("/v1/galleries/colours").status_code == 200
+    assert [name.partition("_")[0] for name in threads] == ["worker"] * 5
+
+
+def test_images_for_a_gallery_are_embedded_where_models_compute(
+    client: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[str] = []
+    run = ServedModel._run
+
+    def watch(self: ServedModel, module: torch.nn.Module, pictures: Sequence[torch.Tensor]) -> torch.Tensor:
+        threads.append(threading.current_thread().name)
+        return run(self, module, pictures)
+
+    monkeypatch.setattr(ServedModel, "_run", watch)
+    path = "/v1/galleries/colours/images"
+    added = client.post(path, files={"image": encode("red", seed=900)}, data={"label": "crimson"})
+    assert added.status_code == 201
+    assert client.delete(path, params={"label": "crimson"}).json() == {"gallery": "colours", "removed": 1}
+    assert [name.partition("_")[0] for name in threads] == ["compute"]
+
+
+def test_a_batch_is_computed_as_its_images_would_be_alone(places: dict[str, Path]) -> None:
     model = ServedModel("pets", load_trained(places["pets"]), device=torch.device("cpu"))
     pictures = [torch.from_numpy(paint((200, 30, 30), seed=seed)).permute(2, 0, 1) for seed in range(3)]
     together = torch.stack(model.compute_logits(pictures))

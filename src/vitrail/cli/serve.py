@@ -77,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
     from vitrail.serving.fleet import load_fleet, read_entries
     from vitrail.serving.running import bind, check_place, serve_forever
     from vitrail.serving.service import Service
-    from vitrail.serving.telemetry import log_to_stderr
+    from vitrail.serving.telemetry import logging_to_stderr
 
     entries, device = read_entries(arguments.settings), choose_device(arguments.device)
     check_place(arguments.host, has_keys=arguments.keys is not None)
@@ -103,8 +103,8 @@ def run(arguments: argparse.Namespace) -> int:
             print(f"gallery {gallery.name}: {len(gallery):,} images, of the model {gallery.viewer.name}")
         print(f"http://{f'[{host}]' if ':' in host else host}:{port}/", flush=True)
         sys.stdout.flush()
-        log_to_stderr()
-        serve_forever(service, listener, origins=arguments.cors, hangups=hangups)
+        with logging_to_stderr():
+            serve_forever(service, listener, origins=arguments.cors, hangups=hangups)
     return 0
 
 

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -36,7 +36,7 @@ class Added:
 
     count: int
     coarse: str | None  # the coarse class they are in
-    unread: tuple[Problem, ...]  # images that were left out
+    unread: tuple[Problem, ...] = ()  # images that were left out
 
 
 class Gallery:
@@ -176,19 +176,34 @@ class Gallery:
         if not len(data):
             raise ValueError(f"none of the {len(images)} images can be read: {unread[0].path} {unread[0].detail}")
         vectors, indices, _ = embed_unit(extraction, data)
-        paths = tuple(data.locate(index) for index in indices.tolist())
-        thumbnails = tuple(make_thumbnail(data, index) for index in indices.tolist())
+        paths = [data.locate(index) for index in indices.tolist()]
+        thumbnails = [make_thumbnail(data, index) for index in indices.tolist()]
+        added = self.add_embedded(label, vectors, paths=paths, thumbnails=thumbnails, coarse=coarse)
+        return replace(added, unread=unread)
+
+    def add_embedded(
+        self,
+        label: str,
+        vectors: Tensor,
+        *,
+        paths: Sequence[str],
+        thumbnails: Sequence[bytes],
+        coarse: str | None = None,
+    ) -> Added:
+        """Add images as `add` does, by embeddings [images, dim] of length 1 that the gallery's model has given."""
+        extraction = self.extraction
         last = {path: place for place, path in enumerate(paths)}  # one that is named twice comes once
         with self.store.writing() as writer:
             contents = Contents(writer.table)
             self._check(extraction, contents.facts)
             labels, levels = label_rows(contents, label, coarse=coarse)
-            rows = Rows(vectors, labels.expand(len(paths), -1), paths, thumbnails).choose(sorted(last.values()))
+            rows = Rows(vectors, labels.expand(len(paths), -1), tuple(paths), tuple(thumbnails))
+            rows = rows.choose(sorted(last.values()))
             writer.change(without=writer.table.find_paths(last), more=rows, levels=levels)
         self.refresh()
         column = None if self.manifest.coarse is None else int(labels[list(levels).index(self.manifest.coarse)])
         known = None if column is None or column < 0 else levels[str(self.manifest.coarse)][column]
-        return Added(len(last), known, unread)
+        return Added(len(last), known)
 
     def add_data(
         self, data: Dataset, *, thumbnails: bool = True, advance: Callable[[int], object] = lambda count: None
@@ -287,7 +302,7 @@ class Gallery:
         """Refuse a model other than the gallery's: embeddings of two models can't be compared."""
         entry = (manifest or self.manifest).model
         if not extraction.has_model_key(entry.key):
-            raise ValueError(
+            raise StoreFailedError(
                 f"the gallery {self.store.place} holds embeddings of another model ({entry.name}, {entry.source}): its "
                 "weights, image size or crop ratio differ from those of the one given; build the gallery anew"
             )

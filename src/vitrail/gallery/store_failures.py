@@ -2,4 +2,7 @@
 
 
 class StoreFailedError(ValueError):
-    """A gallery can't be read or changed, whatever was asked: it is damaged, gone, out of reach or can't be written."""
+    """A gallery can't be read or changed, whatever was asked.
+
+    It is damaged, gone, out of reach, of another model, or can't be written.
+    """

@@ -13,9 +13,11 @@ from torch import Tensor
 
 from vitrail.data.augment import EvaluationView
 from vitrail.data.decode import BrokenImageError, ImageTooLargeError, OpenedImage, open_image
+from vitrail.data.sources.given import GivenImages
 from vitrail.evaluation.lanes import keep_threads
 from vitrail.explain.canvas import Rectangle
 from vitrail.explain.drawing import as_picture, find_seen
+from vitrail.gallery.gallery_images import make_thumbnail
 from vitrail.serving.refusals import RefusedError
 
 Result = TypeVar("Result")
@@ -34,8 +36,15 @@ class ShownPicture(NamedTuple):
     part: Rectangle  # of the image, that the model sees
 
 
+class NewImage(NamedTuple):
+    """What a gallery keeps of an image beside its embedding."""
+
+    path: str  # a name that only its pixels have
+    thumbnail: bytes
+
+
 class Workers:
-    """Threads that read bodies, decode images, draw pictures and search galleries."""
+    """Threads that read bodies, decode images and draw pictures."""
 
     def __init__(self, count: int) -> None:
         self._pool = ThreadPoolExecutor(count, thread_name_prefix="worker", initializer=keep_threads, initargs=(1,))
@@ -100,10 +109,10 @@ def make_shown(data: bytes, view: EvaluationView, max_pixels: int) -> ShownPictu
         return ShownPicture(seen, whole.resize(size, Image.Resampling.BICUBIC), find_seen(crop).scaled(factor))
 
 
-def decode_for_gallery(data: bytes, view: EvaluationView, max_pixels: int) -> np.ndarray:
-    """Pixels of an image, uint8 [height, width, 3]: all of a small one, of a large one as many as a gallery needs.
+def make_new(data: bytes, view: EvaluationView, max_pixels: int) -> tuple[NewImage, Tensor]:
+    """What a gallery keeps of an image, and what the model sees of it; of a large one, by as many pixels as it takes.
 
-    What is left has at least twice the height and width that the model's picture is cut from, and a thumbnail's.
+    They have at least twice the height and width that the model's picture is cut from, and a thumbnail's.
     """
     image = open_checked(data, max_pixels)
     spare = 1.0
@@ -112,8 +121,14 @@ def decode_for_gallery(data: bytes, view: EvaluationView, max_pixels: int) -> np
         seen = min(crop.source.height / crop.resized[0], crop.source.width / crop.resized[1])
         spare = min(seen, max(image.height, image.width) / _THUMBNAIL_SIDE) / 2
     with decoding(image):
-        pixels = image.pixels(shrink=next((shrink for shrink in (8, 4, 2) if shrink <= spare), 1))
-        left = int(spare * pixels.shape[1] / image.height)  # formats that are decoded in full have all of it left
-        if left > 1:
-            return np.asarray(as_picture(pixels).reduce(left))
-        return pixels.permute(1, 2, 0).contiguous().numpy()
+        given = GivenImages([_shrink(image, spare)])
+        return NewImage(given.locate(0), make_thumbnail(given, 0)), view(open_image(given.read(0)))
+
+
+def _shrink(image: OpenedImage, spare: float) -> np.ndarray:
+    """Pixels [height, width, 3] of an image of which so many times fewer rows and columns are needed."""
+    pixels = image.pixels(shrink=next((shrink for shrink in (8, 4, 2) if shrink <= spare), 1))
+    left = int(spare * pixels.shape[1] / image.height)  # formats that are decoded in full have all of it left
+    if left > 1:
+        return np.asarray(as_picture(pixels).reduce(left))
+    return pixels.permute(1, 2, 0).contiguous().numpy()

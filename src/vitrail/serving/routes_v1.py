@@ -2,13 +2,14 @@
 
 import asyncio
 import base64
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from vitrail.serving.bodies import receiving, receiving_images
+from vitrail.serving.limits import ServingLimits
 from vitrail.serving.refusals import RefusedError
 from vitrail.serving.request_bodies import (
     GivenBody,
@@ -17,6 +18,7 @@ from vitrail.serving.request_bodies import (
     read_optional_number,
     read_word,
 )
+from vitrail.serving.served_gallery import ServedGallery
 from vitrail.serving.served_model import EMBED, EXPLAIN, DrawnAnswer, ServedModel
 from vitrail.serving.service import Crew, Service
 
@@ -62,15 +64,21 @@ def _add_models(router: APIRouter, service: Service) -> None:
         async with receiving_images(request, service) as given:
             top = read_number(given.words, "top", default=5, least=1, most=_MOST_TOP)
             logits = await service.look(crew, model, "predict", given.images)
-            answers = model.read_logits(logits, top=top)
-        return JSONResponse({"model": name, "predictions": [_without_path(one.record()) for one in answers]})
+
+            def render() -> JSONResponse:
+                answers = model.read_logits(logits, top=top)
+                return JSONResponse({"model": name, "predictions": [_without_path(one.record()) for one in answers]})
+
+            return await service.renderers.run(render)
 
     @router.post("/models/{name}/embed", summary="Embed images", openapi_extra=_takes({}))
     async def embed(name: str, request: Request) -> JSONResponse:
         crew, model = _find(service, name, request, EMBED)
         async with receiving_images(request, service) as given:
             vectors = await service.look(crew, model, EMBED, given.images)
-        return JSONResponse({"model": name, "embeddings": [vector.tolist() for vector in vectors]})
+            return await service.renderers.run(
+                lambda: JSONResponse({"model": name, "embeddings": [vector.tolist() for vector in vectors]})
+            )
 
     @router.post(
         "/models/{name}/segment",
@@ -129,16 +137,14 @@ def _add_models(router: APIRouter, service: Service) -> None:
     )
     async def search(name: str, request: Request) -> JSONResponse:
         crew, model = _find(service, name, request, EMBED)
-        async with receiving_images(request, service) as given:
-            gallery = crew.gallery_of(model, read_word(given.words, "gallery"))
-            return await _search(service, crew, gallery.name, given)
+        return await _search(service, crew, request, lambda words: crew.gallery_of(model, read_word(words, "gallery")))
 
 
 def _add_galleries(router: APIRouter, service: Service) -> None:
     @router.get("/galleries", summary="List all galleries")
     async def list_galleries() -> JSONResponse:
-        galleries = service.crew.fleet.galleries.values()
-        described = await asyncio.gather(*(service.workers.run(one.describe) for one in galleries))
+        crew = service.crew
+        described = await asyncio.gather(*(crew.ask(one, one.describe) for one in crew.fleet.galleries.values()))
         return JSONResponse({"galleries": [_summarise(one) for one in described]})
 
     @router.get("/galleries/{name}", summary="Tell the classes of a gallery and how many images each has")
@@ -146,7 +152,7 @@ def _add_galleries(router: APIRouter, service: Service) -> None:
         crew = service.crew
         gallery = crew.gallery(name)
         request.state.served = name
-        return JSONResponse(await service.workers.run(gallery.describe))
+        return await crew.ask(gallery, lambda: JSONResponse(gallery.describe()))
 
     @router.post(
         "/galleries/{name}/search",
@@ -155,10 +161,9 @@ def _add_galleries(router: APIRouter, service: Service) -> None:
     )
     async def search_gallery(name: str, request: Request) -> JSONResponse:
         crew = service.crew
-        crew.gallery(name)
+        gallery = crew.gallery(name)
         request.state.served = name
-        async with receiving_images(request, service) as given:
-            return await _search(service, crew, name, given)
+        return await _search(service, crew, request, lambda words: gallery)
 
     @router.post(
         "/galleries/{name}/images",
@@ -167,13 +172,16 @@ def _add_galleries(router: APIRouter, service: Service) -> None:
         status_code=201,
     )
     async def add(name: str, request: Request) -> JSONResponse:
-        gallery = service.crew.gallery(name)
+        crew = service.crew
+        gallery = crew.gallery(name)
         request.state.served = name
         async with receiving_images(request, service) as given:
-            label = read_word(given.words, "label")
+            label, coarse = read_word(given.words, "label"), read_word(given.words, "coarse")
             if label is None or not label.strip():
                 raise RefusedError(400, "say which class the images are of: label=NAME")
-            added = await service.add(gallery, label, given.images, coarse=read_word(given.words, "coarse"))
+            images, vectors = await service.prepare(crew, gallery, given.images)
+        del given  # it is large, and the gallery may keep all who change it waiting
+        added = await crew.change(gallery, lambda: gallery.add(label, images, vectors, coarse=coarse))
         return JSONResponse({"gallery": name, **added}, status_code=201)
 
     @router.delete(
@@ -181,7 +189,8 @@ def _add_galleries(router: APIRouter, service: Service) -> None:
         summary="Remove a class with all its images, label=NAME, or one image, id=ID (a key that may write)",
     )
     async def remove(name: str, request: Request) -> JSONResponse:
-        gallery = service.crew.gallery(name)
+        crew = service.crew
+        gallery = crew.gallery(name)
         request.state.served = name
         words: dict[str, Any] = dict(request.query_params)
         async with receiving(request, service) as body:
@@ -189,7 +198,11 @@ def _add_galleries(router: APIRouter, service: Service) -> None:
         label, identity = read_word(words, "label"), read_word(words, "id")
         if (label is None) == (identity is None):
             raise RefusedError(400, "say what is to be removed: label=NAME, or id=ID of one image")
-        return JSONResponse({"gallery": name, **await service.remove(gallery, label=label, identity=identity)})
+        if label is not None:
+            removed = await crew.change(gallery, lambda: gallery.remove(label))
+        else:
+            removed = await crew.change(gallery, lambda: gallery.remove_image(str(identity)))
+        return JSONResponse({"gallery": name, **removed})
 
 
 def _find(service: Service, name: str, request: Request, ability: str) -> tuple[Crew, ServedModel]:
@@ -207,23 +220,39 @@ async def _answer(service: Service, name: str, request: Request, ability: str) -
         if asked is not None:
             _only(given)
         answers = await service.answer(crew, model, ability, given.images)
-    if asked is not None:
-        if asked not in answers[0].pictures:
-            raise RefusedError(400, f"picture is one of {', '.join(answers[0].pictures)}, not {asked!r}")
-        return Response(answers[0].pictures[asked], media_type="image/png")
-    return JSONResponse({"model": name, "predictions": [_with_pictures(one) for one in answers]})
+        if asked is None:
+            return await service.renderers.run(
+                lambda: JSONResponse({"model": name, "predictions": [_with_pictures(one) for one in answers]})
+            )
+    if asked not in answers[0].pictures:
+        raise RefusedError(400, f"picture is one of {', '.join(answers[0].pictures)}, not {asked!r}")
+    return Response(answers[0].pictures[asked], media_type="image/png")
 
 
-async def _search(service: Service, crew: Crew, name: str, given: GivenBody) -> JSONResponse:
-    found = await service.search(
-        crew,
-        crew.gallery(name),
-        given.images,
-        top=read_number(given.words, "top", default=10, least=1, most=_MOST_TOP),
-        rank=read_word(given.words, "rank"),
-        coarse=read_word(given.words, "coarse"),
-    )
-    return JSONResponse({"gallery": name, "results": found})
+async def _search(
+    service: Service, crew: Crew, request: Request, choose: Callable[[Mapping[str, Any]], ServedGallery]
+) -> JSONResponse:
+    """What the gallery that the words of a request choose says about its images."""
+    async with receiving_images(request, service) as given:
+        gallery = choose(given.words)
+        top = read_number(given.words, "top", default=10, least=1, most=_MOST_TOP)
+        rank, coarse = read_word(given.words, "rank"), read_word(given.words, "coarse")
+        _check_hits(len(given.images) * top, service.limits)
+        vectors = await service.look(crew, gallery.viewer, EMBED, given.images)
+    del given  # it is large, and the gallery may keep all who ask waiting
+
+    def search() -> JSONResponse:
+        found = gallery.search(vectors, top=top, rank=rank, coarse=coarse)
+        return JSONResponse({"gallery": gallery.name, "results": found})
+
+    return await crew.ask(gallery, search)
+
+
+def _check_hits(count: int, limits: ServingLimits) -> None:
+    if count > limits.max_hits:
+        raise RefusedError(
+            413, f"an answer has at most {limits.max_hits:,} hits, not {count:,}: send fewer images, or a smaller top"
+        )
 
 
 def _with_pictures(one: DrawnAnswer) -> dict[str, Any]:

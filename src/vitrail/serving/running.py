@@ -13,7 +13,6 @@ from uvicorn.protocols.http.auto import AutoHTTPProtocol
 from vitrail.serving.app import make_app
 from vitrail.serving.guard import is_loopback
 from vitrail.serving.hangups import Hangups
-from vitrail.serving.limits import ServingLimits
 from vitrail.serving.service import Service
 from vitrail.serving.telemetry import LOGGER
 
@@ -29,7 +28,8 @@ def check_place(host: str, *, has_keys: bool) -> None:
 def bind(host: str, port: int) -> socket.socket:
     """A socket at that place, which nobody can connect to yet."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    # With the protocol asyncio turns off Nagle's algorithm, which keeps the body back until the client has the head.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
@@ -47,7 +47,7 @@ class ServerProcess(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 make_app(service, origins=origins),
-                http=_make_protocol(limits),
+                http=_make_protocol(service),
                 ws="none",
                 lifespan="on",
                 log_config=None,
@@ -97,14 +97,18 @@ def serve_forever(
             signal.signal(number, handler)
 
 
-def _make_protocol(limits: ServingLimits) -> type[asyncio.Protocol]:
-    """uvicorn's protocol, which also ends connections whose request does not arrive."""
+def _make_protocol(service: Service) -> type[asyncio.Protocol]:
+    """uvicorn's protocol, which also ends connections whose request does not arrive, or whose answer is not taken."""
     base: Any = AutoHTTPProtocol
+    limits = service.limits
 
     class PatientProtocol(base):
         _timer: asyncio.TimerHandle | None = None
+        _patience: asyncio.TimerHandle | None = None  # while the client has not taken all that was written
+        _untaken = 0  # bytes
 
         def connection_made(self, transport: asyncio.Transport) -> None:
+            transport.set_write_buffer_limits(high=0)  # whatever is not taken at once pauses writing
             super().connection_made(transport)
             self._timer = self.loop.call_later(limits.body_timeout, self._give_up)
 
@@ -115,9 +119,28 @@ def _make_protocol(limits: ServingLimits) -> type[asyncio.Protocol]:
             if not self._is_idle():
                 self._stop_timer()
 
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            self._untaken = self.transport.get_write_buffer_size()
+            service.held += self._untaken
+            # Closing would wait for the client without an end.
+            self._patience = self.loop.call_later(limits.unread_timeout, self.transport.abort)
+
+        def resume_writing(self) -> None:
+            self._note_taken()
+            super().resume_writing()
+
         def connection_lost(self, exc: Exception | None) -> None:
             self._stop_timer()
+            self._note_taken()
             super().connection_lost(exc)
+
+        def _note_taken(self) -> None:
+            service.held -= self._untaken
+            self._untaken = 0
+            if self._patience is not None:
+                self._patience.cancel()
+                self._patience = None
 
         def _is_idle(self) -> bool:
             return self.cycle is None or self.cycle.response_complete

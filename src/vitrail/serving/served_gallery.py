@@ -2,20 +2,20 @@
 
 import base64
 import hashlib
+import re
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from vitrail.evaluation.features import Extraction
 from vitrail.gallery.gallery import Gallery
 from vitrail.gallery.gallery_answers import Contents, Hit
+from vitrail.gallery.gallery_manifest import GalleryFacts
 from vitrail.gallery.store_failures import StoreFailedError
-from vitrail.inference.engines.contract import EngineFailedError
+from vitrail.serving.decoding import NewImage
 from vitrail.serving.refusals import RefusedError
 from vitrail.serving.served_model import ServedModel
 from vitrail.serving.telemetry import LOGGER
@@ -24,18 +24,15 @@ Answer = TypeVar("Answer")
 
 
 class ServedGallery:
-    """A gallery with its model, in a folder or on Milvus.
+    """A gallery of the embeddings of a model, in a folder or on Milvus.
 
     A search sees one whole state; changes take turns, and are kept when they are told.
     """
 
     def __init__(self, name: str, place: str, viewer: ServedModel) -> None:
         self.name, self.viewer = name, viewer
-        trained = viewer.trained
-        extraction = Extraction(
-            trained.model, trained.view, trained.normalize, device=viewer.device, dtype=viewer.dtype, faster=viewer.fast
-        )
-        self._gallery = Gallery(place, model=extraction)
+        self._gallery = Gallery(place, model=viewer.trained)
+        self._is_fitting = {self._gallery.manifest.model.key: True}  # by what galleries say of their model
         self._stamp = self._gallery.store.stamp()
         self._refreshing, self._changing = threading.Lock(), threading.Lock()
 
@@ -62,7 +59,7 @@ class ServedGallery:
         self, vectors: Sequence[Tensor], *, top: int, rank: str | None = None, coarse: str | None = None
     ) -> list[dict[str, Any]]:
         """For each embedding what the gallery takes it for, and the images that rank first."""
-        queries = functional.normalize(torch.stack(list(vectors)).float(), dim=1)
+        queries = _as_unit(vectors)
         ranking = rank or ("cosine" if coarse is None else "oracle")
 
         def search(contents: Contents) -> list[dict[str, Any]]:
@@ -82,13 +79,19 @@ class ServedGallery:
 
         return self._ask(search)
 
-    def add(self, label: str, images: Sequence[np.ndarray], *, coarse: str | None = None) -> dict[str, Any]:
-        """Add pixels [height, width, 3] to a class; when this returns they are on the disk."""
+    def add(
+        self, label: str, images: Sequence[NewImage], vectors: Sequence[Tensor], *, coarse: str | None = None
+    ) -> dict[str, Any]:
+        """Add images with their embeddings to a class; when this returns they are on the disk."""
+        embedded = _as_unit(vectors)
+        if not bool(embedded.isfinite().all()):
+            raise RefusedError(400, "the embeddings of the images are not finite: nothing was added")
+        paths, thumbnails = [one.path for one in images], [one.thumbnail for one in images]
         with self._changing:
             try:
-                added = self._gallery.add(label, list(images), coarse=coarse)
+                added = self._gallery.add_embedded(label, embedded, paths=paths, thumbnails=thumbnails, coarse=coarse)
             except (OSError, ValueError) as error:
-                raise _blame(error, name=self.name) from None
+                raise self._blame(error) from None
             known = self._count_classes()
             return {"label": label, "added": added.count, "images_of_label": known.get(label, 0)}
 
@@ -112,18 +115,23 @@ class ServedGallery:
         try:
             return self._gallery.remove(what)
         except (OSError, ValueError) as error:
-            raise _blame(error, name=self.name) from None
+            raise self._blame(error) from None
 
     def _count_classes(self) -> dict[str, int]:
         return self._ask(lambda contents: contents.counts(contents.facts.fine))
 
     def _ask(self, question: Callable[[Contents], Answer]) -> Answer:
         """What the newest state answers, also of what other processes have changed."""
+
+        def ask(contents: Contents) -> Answer:
+            self._check_model(contents.facts)
+            return question(contents)
+
         try:
             self._refresh()
-            return self._gallery.ask(question)
+            return self._gallery.ask(ask)
         except (OSError, ValueError) as error:
-            raise _blame(error, name=self.name) from None
+            raise self._blame(error) from None
 
     def _refresh(self) -> None:
         store = self._gallery.store
@@ -134,6 +142,27 @@ class ServedGallery:
             if stamp != self._stamp:
                 self._gallery.refresh()
                 self._stamp = stamp
+
+    def _check_model(self, facts: GalleryFacts) -> None:
+        """Refuse what another process may have put in the gallery's place: the embeddings of another model."""
+        key = facts.model.key
+        if key not in self._is_fitting:
+            self._is_fitting[key] = self._gallery.extraction.has_model_key(key)
+        if not self._is_fitting[key]:
+            raise StoreFailedError(f"it holds embeddings of another model ({facts.model.name}): load all anew")
+
+    def _blame(self, error: OSError | ValueError) -> RefusedError:
+        """A refusal of what a client asked, or a failure of ours, which the log tells and which may be tried again."""
+        if not isinstance(error, (OSError, StoreFailedError)):
+            place = rf"(?<![\w./-]){re.escape(self._gallery.store.place)}(?![\w-])"
+            return RefusedError(400, re.sub(place, lambda _: self.name, str(error)))
+        LOGGER.error("the gallery %s can't be read or changed: %s", self.name, error)
+        return RefusedError(503, f"the gallery {self.name!r} can't be read or changed now", retry_after=1.0)
+
+
+def _as_unit(vectors: Sequence[Tensor]) -> Tensor:
+    """Embeddings [images, dim] of length 1."""
+    return functional.normalize(torch.stack(list(vectors)).float(), dim=1)
 
 
 def _tell(hit: Hit, contents: Contents) -> dict[str, Any]:
@@ -149,11 +178,3 @@ def _tell(hit: Hit, contents: Contents) -> dict[str, Any]:
 def _identify(path: str) -> str:
     """A name for an image that tells nothing of where it lies."""
     return hashlib.sha256(path.encode("utf-8", "surrogateescape")).hexdigest()[:16]
-
-
-def _blame(error: OSError | ValueError, *, name: str) -> RefusedError:
-    """A refusal of what a client asked, or a failure of ours, which the log tells and which may be tried again."""
-    if not isinstance(error, (OSError, StoreFailedError, EngineFailedError)):
-        return RefusedError(400, str(error))
-    LOGGER.error("the gallery %s can't be read or changed: %s", name, error)
-    return RefusedError(503, f"the gallery {name!r} can't be read or changed now", retry_after=1.0)

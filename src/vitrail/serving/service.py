@@ -6,13 +6,13 @@ import contextvars
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from torch import Tensor
 
 from vitrail.serving.batching import Batcher, ComputeLane
-from vitrail.serving.decoding import Workers, decode_for_gallery, make_seen, make_shown, open_checked
+from vitrail.serving.decoding import NewImage, Workers, make_new, make_seen, make_shown, open_checked
 from vitrail.serving.fleet import Fleet
 from vitrail.serving.keys import KeyRing, read_keys
 from vitrail.serving.limits import ServingLimits
@@ -20,10 +20,14 @@ from vitrail.serving.refusals import RefusedError
 from vitrail.serving.served_gallery import ServedGallery
 from vitrail.serving.served_model import EMBED, EXPLAIN, DrawnAnswer, DrawnMap, MapQuestion, ServedModel
 from vitrail.serving.telemetry import LOGGER, Telemetry
+from vitrail.serving.turns import Turns
 
 Pixels = bytes | np.ndarray  # an encoded image, or uint8 [height, width, 3]
+Result = TypeVar("Result")
 _COUNT_SECONDS = 2.0  # in which galleries are counted; of one that takes longer, the last count is told
-_COUNTERS = 4  # galleries that are counted at a time
+_ASKING = 4  # questions to a gallery that are answered at a time
+_MOST_ASKING, _MOST_CHANGING = 64, 8  # that wait for each gallery
+_RENDERERS = 2  # threads that write answers
 
 
 class Crew:
@@ -33,6 +37,15 @@ class Crew:
         self.fleet = fleet
         self._lane, self._limits, self._telemetry = lane, limits, telemetry
         self.batchers: dict[tuple[str, str], Batcher[Any, Any]] = {}
+        # Of each gallery, so that a database that hangs holds up its own clients alone.
+        self.questions = {
+            name: Turns(_ASKING, most=_MOST_ASKING, status=503, what=f"questions to the gallery {name!r}")
+            for name in fleet.galleries
+        }
+        self.changes = {
+            name: Turns(1, most=_MOST_CHANGING, status=429, what=f"changes of the gallery {name!r}")
+            for name in fleet.galleries
+        }
 
     def model(self, name: str, ability: str | None = None) -> ServedModel:
         """The model of that name, which must be able to do what is asked."""
@@ -59,6 +72,14 @@ class Crew:
             return fitting[name]
         known = ", ".join(fitting) or "none"
         raise RefusedError(404, f"say which gallery of the model {model.name!r} is searched; there are: {known}")
+
+    async def ask(self, gallery: ServedGallery, question: Callable[[], Result]) -> Result:
+        """What a question to a gallery gives, beside all that does not wait for its database."""
+        return await self.questions[gallery.name].run(question)
+
+    async def change(self, gallery: ServedGallery, work: Callable[[], Result]) -> Result:
+        """Change a gallery to the end, also for a client that has gone: half a change there is not."""
+        return await self.changes[gallery.name].run(work)
 
     def batcher(self, model: ServedModel, verb: str) -> Batcher[Any, Any]:
         """The queue in front of a computation of a model."""
@@ -93,6 +114,11 @@ class Crew:
         """Wait until all that was asked is answered."""
         await asyncio.gather(*(one.close() for one in self.batchers.values()))
 
+    def end(self) -> None:
+        """End the threads of galleries; without it, they end when no request has the crew any more."""
+        for turns in (*self.questions.values(), *self.changes.values()):
+            turns.close()
+
 
 class Service:
     """The server without HTTP."""
@@ -111,14 +137,13 @@ class Service:
         self.keys: KeyRing | None = None if keys_file is None else read_keys(keys_file)
         self.lane = ComputeLane(threads=threads)
         self.workers = Workers(num_workers or min(8, 2 + (os.cpu_count() or 1)))
-        self._writers = Workers(1)  # galleries are changed one by one, and never keep images from being decoded
-        self._loaders = Workers(1)  # what is loaded anew may take long, and keeps no gallery from being changed
-        self._counters = Workers(_COUNTERS)  # a database that hangs keeps none of the others waiting
+        self.renderers = Workers(_RENDERERS)  # an answer that is there does not wait for images that are to be decoded
+        self._loaders = Workers(1)  # what is loaded anew may take long
         self._counting: dict[ServedGallery, asyncio.Task[None]] = {}
         self.crew = self._gather(load())
         self._reloading = asyncio.Lock()
         self._leaving: set[asyncio.Task[None]] = set()
-        self.held = 0  # bytes of requests that are being answered
+        self.held = 0  # bytes of requests that are being answered, and of answers that clients have not taken
         self.is_draining = False
 
     def _gather(self, fleet: Fleet) -> Crew:
@@ -150,11 +175,11 @@ class Service:
             await leaving
         self.lane.close()
         self.workers.close()
-        self._writers.close()
+        self.renderers.close()
         self._loaders.close()
         for counting in list(self._counting.values()):
             counting.cancel()
-        self._counters.close()
+        self.crew.end()
 
     @contextlib.contextmanager
     def holding(self) -> Iterator[Callable[[int], None]]:
@@ -184,14 +209,14 @@ class Service:
     async def _count_galleries(self) -> None:
         for gallery in self.crew.fleet.galleries.values():
             if gallery not in self._counting:
-                self._counting[gallery] = asyncio.create_task(self._count(gallery))
+                self._counting[gallery] = asyncio.create_task(self._count(self.crew, gallery))
         if self._counting:
             await asyncio.wait(list(self._counting.values()), timeout=_COUNT_SECONDS)
 
-    async def _count(self, gallery: ServedGallery) -> None:
+    async def _count(self, crew: Crew, gallery: ServedGallery) -> None:
         try:
             with contextlib.suppress(RefusedError):  # the log tells why
-                self.telemetry.gallery.labels(gallery.name).set(await self._counters.run(len, gallery))
+                self.telemetry.gallery.labels(gallery.name).set(await crew.ask(gallery, lambda: len(gallery)))
         finally:
             del self._counting[gallery]
 
@@ -208,7 +233,10 @@ class Service:
     async def answer(self, crew: Crew, model: ServedModel, verb: str, images: Sequence[bytes]) -> list[DrawnAnswer]:
         """Answers about places in each image."""
         with crew.batcher(model, verb).reserve(len(images)) as place:
-            await self.workers.map(open_checked, images, self.limits.max_pixels)
+            opened = await self.workers.map(open_checked, images, self.limits.max_pixels)
+            if sum(one.height * one.width for one in opened) > self.limits.max_pixels:  # pictures are drawn of them all
+                most = self.limits.max_pixels / 1e6
+                raise RefusedError(413, f"the images have more than {most:,.4g} megapixels together: send fewer")
             return await place.ask(list(images))
 
     async def explain(self, crew: Crew, model: ServedModel, image: bytes, **asked: Any) -> DrawnMap:
@@ -217,38 +245,12 @@ class Service:
             shown = await self.workers.run(make_shown, image, model.trained.view, self.limits.max_pixels)
             return (await place.ask([MapQuestion(shown, **asked)]))[0]
 
-    async def search(
-        self, crew: Crew, gallery: ServedGallery, images: Sequence[Pixels], *, top: int, **asked: Any
-    ) -> list[dict[str, Any]]:
-        """What a gallery says about each image."""
-        vectors = await self.look(crew, gallery.viewer, EMBED, images)
-        return await self.workers.run(lambda: gallery.search(vectors, top=top, **asked))
-
-    async def add(self, gallery: ServedGallery, label: str, images: Sequence[bytes], *, coarse: str | None) -> Any:
-        """Add images to a class of a gallery; what is broken is refused before anything is changed."""
-        await self.workers.map(open_checked, images, self.limits.max_pixels)
-
-        def change() -> Any:
-            kept: list[np.ndarray] = []
-            for place, image in enumerate(images):
-                try:
-                    kept.append(decode_for_gallery(image, gallery.viewer.trained.view, self.limits.max_pixels))
-                except RefusedError as error:
-                    raise RefusedError(error.status, f"image {place}: {error}") from None
-                if sum(one.nbytes for one in kept) > self.limits.max_added:  # long strips, which can't be made smaller
-                    most = self.limits.max_added / 1e6
-                    raise RefusedError(413, f"the images unfold to more than {most:,.4g} MB: send fewer at a time")
-            return gallery.add(label, kept, coarse=coarse)
-
-        return await self._change(change)
-
-    async def remove(self, gallery: ServedGallery, *, label: str | None = None, identity: str | None = None) -> Any:
-        """Remove a class, or one image."""
-        if identity is not None:
-            return await self._change(lambda: gallery.remove_image(identity))
-        assert label is not None
-        return await self._change(lambda: gallery.remove(label))
-
-    async def _change(self, work: Callable[[], Any]) -> Any:
-        """Change a gallery to the end, also for a client that has gone: half a change there is not."""
-        return await asyncio.shield(self._writers.run(work))
+    async def prepare(
+        self, crew: Crew, gallery: ServedGallery, images: Sequence[bytes]
+    ) -> tuple[list[NewImage], list[Tensor]]:
+        """What a gallery keeps of images, and their embeddings; nothing is changed yet."""
+        crew.changes[gallery.name].check()
+        with crew.batcher(gallery.viewer, EMBED).reserve(len(images)) as place:
+            view = gallery.viewer.trained.view
+            found = await self.workers.map(make_new, images, view, self.limits.max_pixels)
+            return [one for one, _ in found], await place.ask([seen for _, seen in found])

@@ -1,10 +1,13 @@
 """What a server says of itself: numbers for Prometheus, and a line of JSON for every request."""
 
+import contextlib
 import json
 import logging
+import os
 import sys
 import time
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, TextIO
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -38,7 +41,9 @@ class Telemetry:
             "vitrail_queue_images", "images decoded, waiting or computed", ["name", "verb"], registry=registry
         )
         self.gallery = Gauge("vitrail_gallery_images", "images of a gallery", ["name"], registry=registry)
-        self.held = Gauge("vitrail_held_bytes", "bytes of requests being answered", registry=registry)
+        self.held = Gauge(
+            "vitrail_held_bytes", "bytes of requests being answered and of answers not yet taken", registry=registry
+        )
         self.reloads = Counter("vitrail_reloads", "times that all was loaded anew", ["result"], registry=registry)
 
     def render(self) -> bytes:
@@ -62,13 +67,37 @@ class JsonLines(logging.Formatter):
         return json.dumps(content, ensure_ascii=True, default=str)
 
 
-def log_to_stderr(level: int = logging.INFO) -> None:
-    """Write the server's and uvicorn's records to stderr as lines of JSON."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines())
-    for name in ("vitrail", "uvicorn"):
-        logger = logging.getLogger(name)
-        logger.handlers, logger.propagate = [handler], False
-        logger.setLevel(level)
-    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
-    logging.getLogger("uvicorn.access").disabled = True
+@contextlib.contextmanager
+def logging_to_stderr(level: int = logging.INFO) -> Iterator[None]:
+    """While the block lasts, write the server's and uvicorn's records to stderr as lines of JSON.
+
+    They go by a descriptor of their own: what is printed to that of the process waits while images are decoded, and is
+    taken for a decoder's where it reads like one (`data/decode/library_lines.py`).
+    """
+    with _open_stderr() as stream:
+        handler = logging.StreamHandler(stream)
+        handler.setFormatter(JsonLines())
+        loggers = [logging.getLogger(name) for name in ("vitrail", "uvicorn")]
+        former = [(logger.handlers, logger.propagate, logger.level) for logger in loggers]
+        for logger in loggers:
+            logger.handlers, logger.propagate = [handler], False
+            logger.setLevel(level)
+        logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+        logging.getLogger("uvicorn.access").disabled = True
+        try:
+            yield
+        finally:
+            for logger, (handlers, propagate, former_level) in zip(loggers, former, strict=True):
+                logger.handlers, logger.propagate = handlers, propagate
+                logger.setLevel(former_level)
+
+
+@contextlib.contextmanager
+def _open_stderr() -> Iterator[TextIO]:
+    try:
+        descriptor = os.dup(sys.stderr.fileno())
+    except (AttributeError, OSError):  # the process has none, or something else takes its place
+        yield sys.stderr
+        return
+    with open(descriptor, "w", encoding="utf-8", buffering=1) as stream:
+        yield stream

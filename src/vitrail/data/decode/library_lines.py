@@ -9,6 +9,7 @@ from typing import BinaryIO
 
 _STANDARD_ERROR = 2
 _MAX_LINES = 20  # that are kept of those that nobody has taken
+_MAX_BYTES = 1 << 20  # that are printed before the lines are sorted, though threads are inside
 # What libjpeg warns of, and libtiff's `module: message.`; whatever else was printed meanwhile is passed on.
 _LIBRARY_LINE = re.compile(
     rb"(?:Corrupt JPEG data|Premature end of JPEG|Invalid SOS parameters|Inconsistent progression|Unsupported marker|"
@@ -27,8 +28,8 @@ class _Kept(threading.local):
 class _LibraryLines:
     """While any thread is inside, what is printed to file descriptor 2 goes to a file.
 
-    There is no other way to the messages of libraries in C. When the last thread leaves, these lines are kept, and all
-    else is printed where it belongs: of what other threads print meanwhile nothing is lost.
+    There is no other way to the messages of libraries in C. When the last thread leaves, or there is much of it, these
+    lines are kept, and all else is printed where it belongs: of what other threads print meanwhile nothing is lost.
     """
 
     def __init__(self) -> None:
@@ -58,15 +59,15 @@ class _LibraryLines:
     def __exit__(self, *error: object) -> None:
         with self._lock:
             self._num_inside -= 1
-            if self._num_inside > 0 or self._standard_error is None or self._file is None:
+            if self._standard_error is None or self._file is None:
                 return
-            self._restore()
-            if self._file.tell():
-                self._file.seek(0)
-                printed = self._file.read()
-                self._file.seek(0)
-                self._file.truncate()
-                self._sort(printed)
+            if self._num_inside == 0:
+                self._restore()
+                self._empty(self._file)
+            elif self._file.tell() > _MAX_BYTES:
+                os.dup2(self._standard_error, _STANDARD_ERROR)
+                self._empty(self._file)
+                os.dup2(self._file.fileno(), _STANDARD_ERROR)
 
     def take(self) -> list[str]:
         """The lines that this thread was the one to find."""
@@ -80,7 +81,14 @@ class _LibraryLines:
         os.close(self._standard_error)
         self._standard_error = None
 
-    def _sort(self, printed: bytes) -> None:
+    def _empty(self, file: BinaryIO) -> None:
+        """Sort what the file holds; nothing is printed to it now."""
+        if not file.tell():
+            return
+        file.seek(0)
+        printed = file.read()
+        file.seek(0)
+        file.truncate()
         for line in _LIBRARY_LINE.findall(printed):
             self._kept.lines.append(line.decode("utf-8", "backslashreplace").strip())
         if others := _LIBRARY_LINE.sub(b"", printed):
