@@ -278,7 +278,7 @@ def test_batches_hold_images_of_several_requests(running: Running) -> None:
     assert max(seen) == 16
 
 
-def test_answers_are_written_by_worker_threads(client: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_answers_are_written_by_worker_threads(client: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
     threads: list[str] = []
 
     class Watched(JSONResponse):
@@ -288,7 +288,8 @@ def test_answers_are_written_by_worker_threads(client: httpx.Client, monkeypatch
 
     monkeypatch.setattr(routes_v1, "JSONResponse", Watched)
     for path in ("models/pets/predict", "models/pets/embed", "models/pets/search", "galleries/colours/search"):
-        assert client.post(f"/v1/{path}", files={"image": encode()}).status_code == 200
+        files = [("image", encode(seed=seed)) for seed in range(5)]
+        assert client.post(f"/v1/{path}", files=files, data={"top": "200"}).status_code == 200
     assert client.get("/v1/galleries/colours").status_code == 200
     assert [name.partition("_")[0] for name in threads] == ["worker"] * 5
 

@@ -23,6 +23,7 @@ from vitrail.serving.served_model import EMBED, EXPLAIN, DrawnAnswer, ServedMode
 from vitrail.serving.service import Crew, Service
 
 _MOST_TOP = 1000
+_FEW = 100  # values
 _FILES = {"type": "array", "items": {"type": "string", "format": "binary"}, "description": "files of images"}
 _TEXTS = {"type": "array", "items": {"type": "string", "format": "byte"}, "description": "images in base64"}
 _SEARCHING = {
@@ -69,15 +70,17 @@ def _add_models(router: APIRouter, service: Service) -> None:
                 answers = model.read_logits(logits, top=top)
                 return JSONResponse({"model": name, "predictions": [_without_path(one.record()) for one in answers]})
 
-            return await service.renderers.run(render)
+            return await _write(service, render, num_values=len(given.images) * top)
 
     @router.post("/models/{name}/embed", summary="Embed images", openapi_extra=_takes({}))
     async def embed(name: str, request: Request) -> JSONResponse:
         crew, model = _find(service, name, request, EMBED)
         async with receiving_images(request, service) as given:
             vectors = await service.look(crew, model, EMBED, given.images)
-            return await service.renderers.run(
-                lambda: JSONResponse({"model": name, "embeddings": [vector.tolist() for vector in vectors]})
+            return await _write(
+                service,
+                lambda: JSONResponse({"model": name, "embeddings": [vector.tolist() for vector in vectors]}),
+                num_values=sum(map(len, vectors)),
             )
 
     @router.post(
@@ -246,6 +249,11 @@ async def _search(
         return JSONResponse({"gallery": gallery.name, "results": found})
 
     return await crew.ask(gallery, search)
+
+
+async def _write(service: Service, render: Callable[[], JSONResponse], *, num_values: int) -> JSONResponse:
+    """An answer of so many values, written by a thread unless that would take longer than to write it here."""
+    return render() if num_values <= _FEW else await service.renderers.run(render)
 
 
 def _check_hits(count: int, limits: ServingLimits) -> None:
