@@ -5,9 +5,9 @@ python packaging/try_wheel.py [--resolve] [--keep FOLDER] [--wheel FILE]
 
 The tools (build, hatchling, twine) come from PyPI into an environment of their own. The wheel is installed without what
 it depends on: a .pth file lends the fresh environment the packages of the Python that runs this script, so that nothing
-large is fetched, and vitrail itself comes from the wheel. With --resolve nothing is lent: pip finds all that
-the wheel depends on, by constraints.txt, once for the wheel alone and once with extras. That fetches gigabytes;
-PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu spares those of CUDA. Ends with the first step that fails.
+large is fetched, and vitrail itself comes from the wheel. With --resolve nothing is lent: pip finds all that the wheel
+depends on, by constraints.txt, once for the wheel alone and once with extras, which fetches gigabytes. Ends with the
+first step that fails.
 """
 
 import argparse

@@ -209,6 +209,8 @@ def test_the_routes_are_documented_without_a_network(client: httpx.Client) -> No
     asked = document["paths"]["/v2/models/{name}/infer"]["post"]["requestBody"]["content"]
     assert asked["application/json"]["schema"]["required"] == ["inputs"]
     assert "application/octet-stream" in asked
+    removing = document["paths"]["/v1/galleries/{name}/images"]["delete"]["parameters"]
+    assert {one["name"] for one in removing} == {"name", "label", "id"}
     page = client.get("/docs").text
     assert "/v1/galleries/{name}/images" in page
     assert "https://" not in page

@@ -190,6 +190,9 @@ def _add_galleries(router: APIRouter, service: Service) -> None:
     @router.delete(
         "/galleries/{name}/images",
         summary="Remove a class with all its images, label=NAME, or one image, id=ID (a key that may write)",
+        openapi_extra={
+            "parameters": [{"name": key, "in": "query", "schema": {"type": "string"}} for key in ("label", "id")]
+        },
     )
     async def remove(name: str, request: Request) -> JSONResponse:
         crew = service.crew
