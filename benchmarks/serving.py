@@ -7,8 +7,7 @@ requests on a loopback port: an image in base64 as JSON, decoded, resized and co
 server runs alone, in turns, and is asked by clients that wait for each answer. A number of clients is measured for so
 many seconds, or until there are that many requests. With the defaults twelve servers are started one after the other,
 and clients ask for 288 seconds in all. At the end the model is computed without a server, one image on each core (by an
-engine, which divides an image among the cores, one by one) and in batches: more than it gains there, no server can gain
-by batches.
+engine, which divides an image among the cores, one by one) and in batches, to tell how much there is to gain.
 """
 
 import argparse

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from tiny_exports import error_of, export_run
 from tiny_runs import run_in
 
 import vitrail
@@ -27,18 +28,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def exported(run: Path) -> Path:
-    folder = run.parent / "exported"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("VITRAIL_CACHE", str(run.parent / "cache"))
-        vitrail.export(run, to="eager", out=folder)
-    return folder
-
-
-def error_of(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    assert main(list(words)) == 2
-    told = capsys.readouterr().err.strip().splitlines()
-    assert len(told) == 1, told
-    return told[0]
+    return export_run(run, to="eager")
 
 
 def test_engines_that_are_named_twice_are_tried_once(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from PIL import Image
+from tiny_exports import error_of, export_run
 from tiny_runs import run_in
 
 import vitrail
@@ -34,28 +35,13 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def exported(run: Path) -> Path:
-    folder = run.parent / "exported"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("VITRAIL_CACHE", str(run.parent / "cache"))
-        vitrail.export(run, to="eager", out=folder)
-    return folder
+    return export_run(run, to="eager")
 
 
 @pytest.fixture(scope="module")
 def graph(run: Path) -> Path:
     """The same run as a graph, which OpenVINO computes."""
-    folder = run.parent / "graph"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("VITRAIL_CACHE", str(run.parent / "cache"))
-        vitrail.export(run, to="openvino", out=folder)
-    return folder
-
-
-def error_of(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    assert main(list(words)) == 2
-    told = capsys.readouterr().err.strip().splitlines()
-    assert len(told) == 1, told
-    return told[0]
+    return export_run(run, to="openvino")
 
 
 def test_export_says_how_far_the_answers_are_from_the_models(
